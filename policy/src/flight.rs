@@ -1,0 +1,134 @@
+//! The memory of one request across its decisions, and the record that is kept of it.
+
+use core::time::Duration;
+use std::rc::Rc;
+
+use crate::decision::Answer;
+use crate::plan::{EndpointKey, Pinned, Plan, Route, RouteId, UpstreamId};
+use crate::time::Instant;
+
+/// One request in progress. It holds permits (a concurrency slot, a place at an endpoint), so it
+/// is not `Clone` and must go back through `Policy::end`, whichever way the request went.
+#[derive(Debug)]
+#[must_use = "give it back with Policy::end"]
+pub struct Flight {
+    /// A flight is judged to its end by the plan it began under.
+    pub(crate) plan: Rc<Pinned>,
+    pub(crate) arrived: Instant,
+    pub(crate) route: Option<RouteId>,
+    pub(crate) attempts: u8,
+    pub(crate) limit: Option<Limit>,
+}
+
+impl Flight {
+    pub fn plan(&self) -> &Plan {
+        &self.plan
+    }
+
+    /// What the route says about rewriting; None when no route matched.
+    pub fn route(&self) -> Option<&Route> {
+        self.plan.route(self.route?)
+    }
+
+    pub fn route_id(&self) -> Option<RouteId> {
+        self.route
+    }
+
+    /// The tightest limit this request counted against, for the `RateLimit` response fields.
+    pub fn limit(&self) -> Option<Limit> {
+        self.limit
+    }
+}
+
+/// What is left of a limit, and when there is more.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Limit {
+    /// Which limit, by its place in the plan; `Plan::limit_name` tells its name.
+    pub limit: u16,
+    /// The most that can be admitted at once (the burst).
+    pub quota: u32,
+    pub left: u32,
+    /// The time in which an empty limit is whole again.
+    pub window: Duration,
+    /// Until there is more; zero when nothing is missing.
+    pub reset: Duration,
+}
+
+/// How the request ended, as the engine saw it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Ending {
+    /// The status the client saw; None if it left first.
+    pub status: Option<u16>,
+    pub bytes_in: u64,
+    pub bytes_out: u64,
+    pub finish: Finish,
+}
+
+/// Whether the exchange came to its end, and who cut it if not.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub enum Finish {
+    #[default]
+    Whole,
+    /// The client left, or stopped reading or sending for too long.
+    ClientGone,
+    /// The response broke off after its head.
+    UpstreamCut,
+    /// Something of ours failed.
+    Fault,
+}
+
+/// One request, finished. The access log, the metrics, the trace and the replay tool all read
+/// this and nothing else.
+#[derive(Clone, Debug)]
+pub struct Record {
+    pub(crate) plan: Rc<Pinned>,
+    pub route: Option<RouteId>,
+    pub upstream: Option<UpstreamId>,
+    /// The endpoint of the last attempt.
+    pub endpoint: Option<EndpointKey>,
+    pub attempts: u8,
+    pub arrived: Instant,
+    pub took: Duration,
+    /// Our own reply, when the response is not the upstream's.
+    pub answer: Option<Answer>,
+    pub ending: Ending,
+    pub trail: Trail,
+}
+
+impl Record {
+    /// The plan this request was judged by: the one in which its ids mean something.
+    pub fn plan(&self) -> &Plan {
+        &self.plan
+    }
+}
+
+/// What each rule saw, in the order they were asked. Bounded; what does not fit is counted.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Trail {
+    steps: [Option<Step>; Self::STEPS_MAX],
+    dropped: u8,
+}
+
+impl Trail {
+    pub const STEPS_MAX: usize = 8;
+
+    pub fn steps(&self) -> impl Iterator<Item = &Step> {
+        self.steps.iter().flatten()
+    }
+
+    pub fn dropped(&self) -> u8 {
+        self.dropped
+    }
+}
+
+/// One rule's look at the request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Step {
+    /// The filter, by its name in the chain.
+    pub filter: &'static str,
+    /// Which rule of that filter, where it has several (limits): its place in the plan.
+    pub rule: Option<u16>,
+    pub passed: bool,
+    /// What was left after this request (tokens, slots), where the rule counts.
+    pub left: Option<u32>,
+}

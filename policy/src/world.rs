@@ -1,0 +1,28 @@
+//! The conversation about everything that is not one request.
+
+use core::time::Duration;
+
+use crate::plan::{EndpointKey, UpstreamKey};
+
+/// News from outside.
+#[derive(Clone, Copy, Debug)]
+pub enum Signal<'a> {
+    /// `Policy::deadline` has come.
+    Tick,
+    /// Discovery: these endpoints, with these weights, are now the upstream.
+    Members { upstream: UpstreamKey, endpoints: &'a [(EndpointKey, u32)] },
+    /// How late this worker's loop runs. For shedding load.
+    Pressure { lag: Duration },
+}
+
+/// Work the engine should do when it can. Never awaited by a request.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Effect {}
+
+/// What a worker knows, for the console and the admin API. Plain data, made on request.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Snapshot {
+    pub in_flight: u32,
+    /// Requests under way at each endpoint, from this worker.
+    pub endpoints: Vec<(EndpointKey, u32)>,
+}
