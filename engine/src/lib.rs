@@ -3,6 +3,8 @@
 //! it, an upstream answers, and what happened is observed.
 
 mod clock;
+mod http;
 mod observe;
 pub mod runtime;
+mod sweep;
 mod worker;
