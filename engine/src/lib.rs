@@ -2,8 +2,10 @@
 //! connection, the HTTP codec makes facts of its heads, `proxy` asks policy what to do and does
 //! it, an upstream answers, and what happened is observed.
 
+mod buffer;
 mod clock;
 mod http;
+mod ids;
 mod observe;
 pub mod runtime;
 mod sweep;
