@@ -119,6 +119,16 @@ impl Client {
         seen
     }
 
+    /// The rest of the body, trailers thrown away.
+    #[track_caller]
+    pub fn read_until_end(&mut self) -> Vec<u8> {
+        let length = std::mem::replace(&mut self.body, Length::Over);
+        match self.wire.read_body(length) {
+            Ok((body, _)) => body,
+            Err(error) => panic!("the body broke off: {error}"),
+        }
+    }
+
     /// Says that nothing more will be sent, and goes on reading.
     #[track_caller]
     pub fn half_close(&mut self) {

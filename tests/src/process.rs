@@ -16,6 +16,8 @@ use tempfile::TempDir;
 pub use rustix::process::Signal;
 
 use crate::client::{Client, Response};
+use crate::config::Config;
+use crate::origin::Origin;
 use crate::wait::Watched;
 
 /// A running gateway. Dropping it ends exactly this process.
@@ -62,6 +64,13 @@ impl Sluice {
             args.extend(["--driver".into(), driver.into()]);
         }
         Self::spawn(dir, &args)
+    }
+
+    /// A gateway that sends everything to this origin.
+    #[track_caller]
+    #[must_use]
+    pub fn before(origin: &Origin) -> Self {
+        Self::start(Config::to(&[origin.addr()]))
     }
 
     /// Runs any command that serves, such as `try` or `proxy`, and waits until it is ready.

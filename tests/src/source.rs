@@ -119,7 +119,8 @@ fn expand(prefix: &str, tree: &str, paths: &mut Vec<String>) {
     let tree = tree.trim();
     if let Some(open) = tree.find('{') {
         let prefix = format!("{prefix}{}", tree[..open].trim());
-        let inner = tree[open + 1..].trim_end().strip_suffix('}').unwrap_or(&tree[open + 1..]);
+        let inner =
+            tree[open + 1..].trim_end().strip_suffix('}').unwrap_or_else(|| &tree[open + 1..]);
         let mut depth = 0;
         let mut start = 0;
         for (at, c) in inner.char_indices() {
