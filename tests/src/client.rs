@@ -52,6 +52,12 @@ impl Client {
         drop(self.wire.write(bytes.as_ref()));
     }
 
+    /// Sends `a`s until the gateway takes no more for a moment, or `most` are out; how many are.
+    #[track_caller]
+    pub fn send_until_blocked(&mut self, most: u64) -> u64 {
+        self.wire.write_until_blocked(most).expect("send")
+    }
+
     /// `GET target` with the plainest head there is, and its response.
     #[track_caller]
     pub fn get(&mut self, target: &str) -> Response {
@@ -127,6 +133,38 @@ impl Client {
             Ok((body, _)) => body,
             Err(error) => panic!("the body broke off: {error}"),
         }
+    }
+
+    /// Reads the body to its end without keeping it; how long it was.
+    #[track_caller]
+    pub fn count_body(&mut self) -> u64 {
+        let mut count = 0;
+        loop {
+            match self.wire.skip_piece(&mut self.body) {
+                Ok(0) => return count,
+                Ok(more) => count += more,
+                Err(error) => panic!("the body broke off after {count}: {error}"),
+            }
+        }
+    }
+
+    /// What comes until the gateway closes, as text.
+    #[track_caller]
+    pub fn read_to_close(&mut self) -> String {
+        let rest = self.wire.read_to_close().expect("the connection to be closed");
+        String::from_utf8_lossy(&rest).into_owned()
+    }
+
+    /// The next response, or `None` when the gateway closes instead.
+    #[track_caller]
+    pub fn try_read_response(&mut self) -> Option<Response> {
+        self.wire.readable().unwrap_or(false).then(|| self.read_response())
+    }
+
+    /// Sends a plain GET; `false` when the gateway has closed already.
+    pub fn try_send_get(&mut self, target: &str) -> bool {
+        let text = format!("GET {target} HTTP/1.1\r\nHost: test.example\r\n\r\n");
+        self.wire.write(text.as_bytes()).is_ok()
     }
 
     /// Says that nothing more will be sent, and goes on reading.

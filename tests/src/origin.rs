@@ -244,6 +244,30 @@ impl Connection {
         bytes.chunks(size).try_for_each(|piece| self.write(piece))
     }
 
+    /// Writes `a`s until the gateway takes no more for a moment, or `most` are out; how many are.
+    ///
+    /// # Errors
+    /// When the gateway left.
+    pub fn write_until_blocked(&mut self, most: u64) -> io::Result<u64> {
+        self.wire()?.write_until_blocked(most)
+    }
+
+    /// Reads a body without keeping or recording it; how long it was.
+    ///
+    /// # Errors
+    /// When the gateway leaves before its end.
+    pub fn count_body(&mut self) -> io::Result<u64> {
+        let mut length = self.pending.head.stated_length().unwrap_or(Length::Over);
+        let wire = self.wire()?;
+        let mut count = 0;
+        loop {
+            match wire.skip_piece(&mut length)? {
+                0 => return Ok(count),
+                more => count += more,
+            }
+        }
+    }
+
     /// Stands at a gate that the test opens.
     ///
     /// # Errors

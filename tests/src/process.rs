@@ -119,6 +119,16 @@ impl Sluice {
         self.child.id()
     }
 
+    /// The most memory it ever held, in bytes.
+    #[track_caller]
+    #[must_use]
+    pub fn peak_memory(&self) -> u64 {
+        let status = fs::read_to_string(format!("/proc/{}/status", self.pid())).expect("a process");
+        let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).expect("VmHWM");
+        let kib = line.trim().trim_end_matches(" kB").parse::<u64>().expect("a number of KiB");
+        kib * 1024
+    }
+
     /// The folder that holds `sluice.toml` and `control.sock`.
     #[must_use]
     pub fn dir(&self) -> &Path {

@@ -5,8 +5,12 @@
 
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::{Shutdown, TcpStream};
+use std::time::Duration;
 
 use crate::wait::LIMIT;
+
+/// Silence that counts as being held back; a loopback peer that reads at all takes far less.
+const MOMENT: Duration = Duration::from_millis(500);
 
 /// One connection: a socket, what was received and not yet taken, and what was taken.
 #[derive(Debug)]
@@ -57,6 +61,26 @@ impl Wire {
     /// When the peer is gone or takes nothing for too long.
     pub fn write(&mut self, bytes: &[u8]) -> io::Result<()> {
         self.stream.write_all(bytes)
+    }
+
+    /// Writes until the peer takes nothing more for a moment, or `most` bytes are out; how many are.
+    ///
+    /// # Errors
+    /// When the peer is gone.
+    pub fn write_until_blocked(&mut self, most: u64) -> io::Result<u64> {
+        let piece = [b'a'; 64 * 1024];
+        let mut written = 0;
+        self.stream.set_write_timeout(Some(MOMENT))?;
+        while written < most {
+            let left = usize::try_from(most - written).unwrap_or(usize::MAX);
+            match self.stream.write(&piece[..piece.len().min(left)]) {
+                Ok(count) => written += count as u64,
+                Err(error) if error.kind() == ErrorKind::WouldBlock => break,
+                Err(error) => return Err(error),
+            }
+        }
+        self.stream.set_write_timeout(Some(LIMIT))?;
+        Ok(written)
     }
 
     /// # Errors
@@ -136,6 +160,16 @@ impl Wire {
                 Ok(Some(piece))
             }
         }
+    }
+
+    /// As [`Wire::read_piece`], keeping nothing: how long the piece was, 0 at the end.
+    ///
+    /// # Errors
+    /// As [`Wire::read_piece`].
+    pub fn skip_piece(&mut self, length: &mut Length) -> io::Result<u64> {
+        let piece = self.read_piece(length)?;
+        self.taken.clear();
+        Ok(piece.map_or(0, |piece| piece.len() as u64))
     }
 
     /// A whole body and the trailers after it.

@@ -1,6 +1,8 @@
 //! Start, reload, drain, stop, and what can be seen meanwhile.
 
 use std::fs;
+use std::net::SocketAddr;
+use std::thread;
 
 use sluice_tests::{Client, Config, Gate, Origin, Signal, Sluice, eventually, origin};
 
@@ -118,6 +120,21 @@ fn term_drains_and_exits_with_success() {
 }
 
 #[test]
+fn a_stop_under_load_loses_no_request() {
+    let origin = Origin::ok("hello");
+    let mut sluice = Sluice::start(Config::to(&[origin.addr()]).workers(2));
+    let addr = sluice.addr();
+    let clients: Vec<_> =
+        (0..8).map(|_| thread::spawn(move || ask_until_told_to_stop(addr))).collect();
+    origin.wait_for_heads(500);
+    sluice.signal(Signal::TERM);
+    for client in clients {
+        assert!(client.join().expect("a client that counts"), "a request was lost");
+    }
+    assert_eq!(sluice.wait(), Some(0));
+}
+
+#[test]
 fn readiness_ends_when_draining_begins() {
     let gate = Gate::new();
     let origin = holding(&gate);
@@ -205,6 +222,25 @@ fn every_request_leaves_a_line_in_the_log() {
         assert_eq!(line["route"], "all", "{line}");
         assert!(line["trace_id"].as_str().is_some_and(|id| id.len() == 32), "{line}");
         assert!(!line.to_string().contains("secret"), "{line}");
+    }
+}
+
+/// A connection in use is told that it ends (`Connection: close` on its next answer), not cut.
+/// Asks on one kept connection; whether every request was answered until the gateway said that
+/// the answer was its last.
+fn ask_until_told_to_stop(addr: SocketAddr) -> bool {
+    let mut client = Client::connect(addr);
+    loop {
+        let sent = client.try_send_get("/a");
+        let Some(response) = sent.then(|| client.try_read_response()).flatten() else {
+            return false;
+        };
+        if response.status() != 200 || response.text() != "hello" {
+            return false;
+        }
+        if response.field("connection") == Some("close") {
+            return true;
+        }
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::thread;
 
-use sluice_tests::{Config, Origin, Response, Sluice};
+use sluice_tests::{Config, Origin, Response, Sluice, eventually};
 
 #[test]
 fn a_refusal_says_when_to_come_back() {
@@ -105,6 +105,32 @@ fn a_refused_request_consumes_from_no_rule() {
         let asked = ["a", "a", "a", "a", "b", "c", "d"];
         let statuses = asked.map(|who| ask(who).status());
         assert_eq!(statuses, [200, 429, 429, 429, 200, 200, 429], "{order}");
+    }
+}
+
+#[test]
+fn connections_over_a_bound_are_turned_away_and_the_rest_served() {
+    for bound in ["connections = 2", "connections_per_client = 2"] {
+        let origin = Origin::ok("hello");
+        let sluice = Sluice::start(Config::to(&[origin.addr()]).server(bound));
+        let mut kept = [sluice.client(), sluice.client()];
+        for client in &mut kept {
+            assert_eq!(client.get("/a").status(), 200, "{bound}");
+        }
+        let mut third = sluice.client();
+        third.try_send_get("/a");
+        let said = third.read_to_close();
+        assert!(said.is_empty() || said.starts_with("HTTP/1.1 503"), "{bound}: {said}");
+        for client in &mut kept {
+            assert_eq!(client.get("/a").status(), 200, "{bound}: nobody else is harmed");
+        }
+        drop(kept);
+        eventually("a free place", || {
+            let mut client = sluice.client();
+            let sent = client.try_send_get("/a");
+            let response = if sent { client.try_read_response() } else { None };
+            response.filter(|response| response.status() == 200)
+        });
     }
 }
 

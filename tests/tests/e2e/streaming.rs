@@ -2,6 +2,12 @@
 
 use sluice_tests::{Gate, Origin, Sluice, origin};
 
+/// More than all buffers between the two ends together, the kernel's included.
+const LARGE: u64 = 256 << 20;
+/// What those buffers may take: four sockets of at most 6 MiB each, and room.
+const HELD_BACK: u64 = 64 << 20;
+/// What the gateway itself may need for one request.
+const HELD_MEMORY: u64 = 8 << 20;
 const CHUNKED: &str = "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n";
 
 #[test]
@@ -72,6 +78,51 @@ fn large_bodies_are_equal_to_the_byte_both_ways() {
         assert!(response.body == body, "{} bytes came back", response.body.len());
     }
     assert!(origin.requests().iter().all(|request| request.body == body));
+}
+
+#[test]
+fn a_client_that_does_not_read_holds_its_upstream_back() {
+    let blocked = Gate::new();
+    let held = blocked.clone();
+    let origin = Origin::new(move |connection| {
+        connection.read_request()?;
+        connection.write(format!("HTTP/1.1 200 OK\r\nContent-Length: {LARGE}\r\n\r\n"))?;
+        let written = connection.write_until_blocked(LARGE)?;
+        if written < HELD_BACK {
+            held.open();
+        }
+        connection.write_until_blocked(LARGE - written).map(drop)
+    });
+    let sluice = Sluice::before(&origin);
+    let before = sluice.peak_memory();
+    let mut client = sluice.client();
+    client.send("GET /a HTTP/1.1\r\nHost: a.example\r\n\r\n");
+    assert!(blocked.wait(), "the upstream could write {HELD_BACK} bytes that nobody read");
+    assert_eq!(client.read_bodyless().status(), 200);
+    assert_eq!(client.count_body(), LARGE);
+    assert!(sluice.peak_memory() < before + HELD_MEMORY, "{} bytes", sluice.peak_memory());
+}
+
+#[test]
+fn an_upstream_that_does_not_read_holds_its_client_back() {
+    let gate = Gate::new();
+    let held = gate.clone();
+    let origin = Origin::new(move |connection| {
+        connection.read_head()?;
+        connection.wait_at(&held)?;
+        let count = connection.count_body()?;
+        connection.write(origin::ok(&count.to_string()))
+    });
+    let sluice = Sluice::before(&origin);
+    let before = sluice.peak_memory();
+    let mut client = sluice.client();
+    client.send(format!("POST /a HTTP/1.1\r\nHost: a.example\r\nContent-Length: {LARGE}\r\n\r\n"));
+    let sent = client.send_until_blocked(LARGE);
+    assert!(sent < HELD_BACK, "{sent} bytes were taken that nobody read");
+    gate.open();
+    client.send_until_blocked(LARGE - sent);
+    assert_eq!(client.read_response().text(), LARGE.to_string());
+    assert!(sluice.peak_memory() < before + HELD_MEMORY, "{} bytes", sluice.peak_memory());
 }
 
 #[test]
