@@ -35,6 +35,18 @@ pub(crate) fn refuse(document: &Document<'_>, reader: &mut Reader) {
     }
 }
 
+/// Each key as a person would write it, and what it will be for.
+pub(crate) fn keys() -> impl Iterator<Item = (String, &'static str)> {
+    LATER.iter().map(|later| {
+        let key = match later.pattern {
+            Pattern::Root(key) => format!("[{key}]"),
+            Pattern::Named(first, key) => format!("{first}.NAME.{key}"),
+            Pattern::Listener(key) => format!("server.listen[].{key}"),
+        };
+        (key, later.what)
+    })
+}
+
 struct Later {
     pattern: Pattern,
     /// As in "… is not in this version".

@@ -19,6 +19,7 @@ pub fn schema() -> Value {
     let filters = json_of::<Specs>(&mut generator);
     let mut root = generator.into_root_schema_for::<File>().to_value();
     turn_on(&mut root, &filters);
+    without_null(&mut root);
     root
 }
 
@@ -35,6 +36,37 @@ fn turn_on(root: &mut Value, filters: &Value) {
             filter.entry("description").or_insert(json!(line));
         }
         keys.insert((*name).to_owned(), filter);
+    }
+}
+
+/// TOML has no null: a key is left out instead.
+fn without_null(schema: &mut Value) {
+    match schema {
+        Value::Array(all) => all.iter_mut().for_each(without_null),
+        Value::Object(keys) => {
+            keys.values_mut().for_each(without_null);
+            if keys.get("default").is_some_and(Value::is_null) {
+                keys.remove("default");
+            }
+            if let Some(Value::Array(types)) = keys.get_mut("type") {
+                types.retain(|one| one != "null");
+                if let [one] = types.as_slice() {
+                    let one = one.clone();
+                    keys.insert("type".to_owned(), one);
+                }
+            }
+            if let Some(Value::Array(either)) = keys.get_mut("anyOf") {
+                either.retain(|one| one["type"] != "null");
+                if let [Value::Object(one)] = either.as_slice() {
+                    let one = one.clone();
+                    keys.remove("anyOf");
+                    for (key, value) in one {
+                        keys.entry(key).or_insert(value);
+                    }
+                }
+            }
+        }
+        Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => {}
     }
 }
 

@@ -109,10 +109,11 @@ impl Default for AdminTable {
 #[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub(crate) struct LogTable {
+    /// The access log: one line a request.
     pub(crate) access: AccessTable,
 }
 
-/// One line a request.
+/// One line a request. What is left out of `hide` is shown, defaults included.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub(crate) struct AccessTable {
@@ -120,6 +121,7 @@ pub(crate) struct AccessTable {
     pub(crate) to: LogTarget,
     /// How a line is written.
     pub(crate) format: Format,
+    /// Which requests are written down.
     pub(crate) sample: SampleTable,
     /// What is never written: `"header:NAME"` and `"query:NAME"`.
     pub(crate) hide: Vec<Hide>,
@@ -161,7 +163,9 @@ impl Default for SampleTable {
 pub enum Io {
     /// io_uring, or epoll where the kernel does not allow it.
     Auto,
+    /// io_uring, or no start.
     Uring,
+    /// epoll, even where io_uring is allowed.
     Epoll,
 }
 
