@@ -359,7 +359,8 @@ impl<'d, I: Iterator<Item = (String, &'d Node<'d>)>> SeqAccess<'d> for Elements<
         seed: T,
     ) -> Result<Option<T::Value>, Error> {
         let Some((path, node)) = self.left.next() else { return Ok(None) };
-        seed.deserialize(Place { reading: self.reading, path, key: node.span(), node }).map(Some)
+        let place = Place { reading: self.reading, path: path.clone(), key: node.span(), node };
+        seed.deserialize(place).map(Some).map_err(|e| e.at(path, node.span(), node.span()))
     }
 }
 
@@ -392,7 +393,9 @@ where
         let Some((path, key, node)) = self.value.take() else {
             return Err(de::Error::custom("a value was asked for before its key"));
         };
-        seed.deserialize(Place { reading: self.reading, path, key: key.span(), node })
+        let place = Place { reading: self.reading, path: path.clone(), key: key.span(), node };
+        // A type that checks what it has read fails outside of its place.
+        seed.deserialize(place).map_err(|e| e.at(path, key.span(), node.span()))
     }
 }
 
