@@ -2,11 +2,14 @@
 //! connection, the HTTP codec makes facts of its heads, `proxy` asks policy what to do and does
 //! it, an upstream answers, and what happened is observed.
 
+mod accept;
 mod buffer;
 mod clock;
 mod http;
 mod ids;
 mod observe;
+mod proxy;
 pub mod runtime;
 mod sweep;
+mod upstream;
 mod worker;

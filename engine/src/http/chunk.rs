@@ -111,7 +111,7 @@ impl Chunks {
             (State::DataCr, b'\r') => Ok(State::DataLf),
             (State::DataLf, b'\n') => Ok(State::Size),
             (State::Trailer, b'\r') => Ok(State::EndLf),
-            (State::Trailer | State::TrailerLine, b'\r') => self.keep(byte, State::TrailerLf),
+            (State::TrailerLine, b'\r') => self.keep(byte, State::TrailerLf),
             (State::Trailer | State::TrailerLine, b'\t' | b' '..=b'~' | 0x80..) => {
                 self.keep(byte, State::TrailerLine)
             }

@@ -115,6 +115,16 @@ impl Head {
         self.kinds.iter().copied().zip(self.fields.iter().copied())
     }
 
+    /// Do not pass on the fields whose name `unwanted` says so of.
+    pub(crate) fn drop_fields(&mut self, unwanted: impl Fn(&[u8]) -> bool) {
+        for (kind, field) in self.kinds.iter_mut().zip(&self.fields) {
+            let name = self.text.get(field.name.0 as usize..field.name.1 as usize);
+            if *kind == Kind::Plain && unwanted(name.unwrap_or_default()) {
+                *kind = Kind::Drop;
+            }
+        }
+    }
+
     pub(crate) fn facts(&self, peer: IpAddr, client: IpAddr) -> Facts<'_> {
         Facts {
             peer,

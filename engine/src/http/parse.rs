@@ -11,7 +11,7 @@ mod request;
 mod response;
 
 pub(crate) use request::request;
-pub(crate) use response::{BadResponse, ResponseHead, response};
+pub(crate) use response::{ResponseHead, response};
 
 /// Looks for the end of a head while its bytes arrive, each byte once.
 #[derive(Clone, Copy, Debug, Default)]

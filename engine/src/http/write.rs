@@ -257,7 +257,7 @@ fn is_edited(edit: &HeaderEdit, name: &[u8]) -> bool {
         || edit.remove.iter().any(|removed| removed.as_bytes().eq_ignore_ascii_case(name))
 }
 
-fn set_fields(out: &mut Vec<u8>, edit: &HeaderEdit) {
+pub(crate) fn set_fields(out: &mut Vec<u8>, edit: &HeaderEdit) {
     for (name, value) in &edit.set {
         field(out, name.as_bytes(), value.as_bytes());
     }
@@ -265,4 +265,15 @@ fn set_fields(out: &mut Vec<u8>, edit: &HeaderEdit) {
 
 fn slice(text: &[u8], (from, to): (u32, u32)) -> &[u8] {
     text.get(from as usize..to as usize).unwrap_or_default()
+}
+
+/// Append a 1xx as it came.
+pub(crate) fn interim(out: &mut Vec<u8>, text: &[u8], head: &ResponseHead) {
+    out.extend_from_slice(b"HTTP/1.1 ");
+    out.extend_from_slice(itoa::Buffer::new().format(head.status).as_bytes());
+    out.push(b' ');
+    out.extend_from_slice(slice(text, head.reason));
+    out.extend_from_slice(b"\r\n");
+    copy_fields(out, text, &head.fields, &head.kinds, |kind, _| kind == Kind::Plain);
+    out.extend_from_slice(b"\r\n");
 }

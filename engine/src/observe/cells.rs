@@ -65,6 +65,8 @@ pub(crate) struct Cells {
     pub(crate) log_dropped: Cell,
     /// Every request, whatever its route.
     pub(crate) all: Timings,
+    /// Requests that no route took.
+    pub(crate) unrouted: RouteCells,
     routes: Mutex<BTreeMap<String, Arc<RouteCells>>>,
     limits: Mutex<BTreeMap<String, Arc<LimitCells>>>,
 }

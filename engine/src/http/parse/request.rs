@@ -9,7 +9,7 @@ use super::{
     offset, span, transfer_encoding,
 };
 use crate::http::fields::{self, Kind, Known};
-use crate::http::head::{Head, Span, Version};
+use crate::http::head::{Head, Version};
 use crate::http::target::{self, BadPath};
 
 /// Read the request head that ends at `end` in `head.text`.
