@@ -2,4 +2,7 @@
 //! policy.
 
 pub(crate) mod cells;
+pub(crate) mod exposition;
 pub(crate) mod journal;
+pub(crate) mod percentile;
+pub(crate) mod writer;

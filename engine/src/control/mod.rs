@@ -1,0 +1,17 @@
+//! The control thread: starts the workers, hands them configurations, answers for them, stops
+//! them. Never on the path of a request.
+
+mod banner;
+pub(crate) mod bind;
+pub(crate) mod desk;
+mod ears;
+pub(crate) mod fleet;
+mod notify;
+mod reload;
+pub(crate) mod socket;
+mod start;
+pub(crate) mod source;
+mod steward;
+
+pub(crate) use banner::{driver_line, ranges};
+pub(crate) use start::{Order, run};
