@@ -6,11 +6,15 @@
 //! `admin` answers questions about them.
 
 mod admin;
+mod buffer;
 pub mod cli;
 mod clock;
 mod control;
 mod event;
 mod exit;
+mod http;
+mod ids;
 mod observe;
 pub mod runtime;
+mod sweep;
 mod worker;

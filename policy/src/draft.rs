@@ -1,13 +1,17 @@
 //! What an operator writes about decisions, before it is checked. The config crate reads it from
 //! TOML; `Plan::compile` turns it into what is meant.
 
+use core::fmt;
+use core::str::FromStr;
 use std::collections::BTreeMap;
 
-use serde::Deserialize;
+use serde::de::value::MapAccessDeserializer;
+use serde::de::{self, Visitor};
+use serde::{Deserialize, Deserializer};
 
 use crate::admit::Specs;
 use crate::admit::rate_limit::LimitSpec;
-use crate::unit::{Network, Span};
+use crate::unit::{BadUnit, Network, Span, two_lines};
 
 /// Everything about decisions, by name. Names are what logs, metrics and the console use.
 #[derive(Debug, Default)]
@@ -23,16 +27,17 @@ pub struct Draft {
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct UpstreamSpec {
-    /// `"host:port"`, or `{ addr = "host:port", weight = 2 }`.
+    /// At least one: `"host:port"`, or `{ addr = "host:port", weight = 2 }`.
     pub servers: Vec<ServerSpec>,
     /// How requests are spread over the servers.
     #[serde(default)]
     pub balance: Balance,
     /// The most connections a worker holds to one server; a request that finds none free is
-    /// answered 503.
+    /// answered 503. Default 64.
     pub connections: Option<u32>,
     /// An idle connection is closed after this long. Keep it below the server's own.
     pub keepalive: Option<Span>,
+    /// How long to wait for a server.
     #[serde(default)]
     pub timeout: TimeoutSpec,
 }
@@ -84,7 +89,9 @@ pub struct RouteSpec {
     pub also: WhereSpec,
     /// The upstream, by name.
     pub to: Option<String>,
+    /// Send the client elsewhere.
     pub redirect: Option<RedirectSpec>,
+    /// Answer with this.
     pub respond: Option<RespondSpec>,
     /// Until the response's head has come, over all tries. Default 10s.
     pub timeout: Option<Span>,
@@ -94,8 +101,10 @@ pub struct RouteSpec {
     pub strip_prefix: Option<String>,
     /// Put in front of the path, after stripping.
     pub add_prefix: Option<String>,
+    /// What is changed in the header fields that a server sees.
     #[serde(default)]
     pub request_headers: HeaderSpec,
+    /// What is changed in the header fields that a client sees.
     #[serde(default)]
     pub response_headers: HeaderSpec,
 }
@@ -105,13 +114,17 @@ pub struct RouteSpec {
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields, default)]
 pub struct WhereSpec {
+    /// Header fields, by name.
     pub header: BTreeMap<String, String>,
+    /// Query parameters, by name.
     pub query: BTreeMap<String, String>,
+    /// Cookies, by name.
     pub cookie: BTreeMap<String, String>,
     /// Client networks; any one of them.
     pub from: Vec<Network>,
 }
 
+/// A reply that sends the client elsewhere.
 #[derive(Clone, Debug, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
@@ -122,12 +135,14 @@ pub struct RedirectSpec {
     pub status: Option<u16>,
 }
 
+/// A reply of fixed text.
 #[derive(Clone, Debug, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct RespondSpec {
     /// Default 200.
     pub status: Option<u16>,
+    /// What it says. Default: nothing.
     #[serde(default)]
     pub body: String,
     /// Default `text/plain; charset=utf-8`.
@@ -140,5 +155,212 @@ pub struct RespondSpec {
 pub struct HeaderSpec {
     /// Replaces every field of that name.
     pub set: BTreeMap<String, String>,
+    /// Names of fields to take off.
     pub remove: Vec<String>,
+}
+
+impl FromStr for ServerSpec {
+    type Err = BadUnit;
+
+    /// `host:port`; an IPv6 address stands in brackets.
+    fn from_str(text: &str) -> Result<Self, BadUnit> {
+        let (host, port) = match text.rsplit_once(':') {
+            Some((host, port)) if host.starts_with('[') == host.ends_with(']') => (host, port),
+            Some(_) | None => (text, ""),
+        };
+        if port.is_empty() {
+            let host = host.trim_end_matches(':');
+            let hint = format!("write the port that the server listens on, like \"{host}:8080\"");
+            return Err(BadUnit::new(format!("{text:?} has no port"), hint));
+        }
+        let form = "write \"host:port\", like \"10.0.0.11:9000\" or \"[2001:db8::1]:9000\"";
+        let bad = |what: &str| Err(BadUnit::new(format!("{text:?} {what}"), form));
+        if !port.bytes().all(|b| b.is_ascii_digit()) || !port.parse().is_ok_and(|p: u16| p > 0) {
+            return bad("has no port between 1 and 65535");
+        }
+        match host.strip_prefix('[').and_then(|host| host.strip_suffix(']')) {
+            Some(inner) if inner.parse::<core::net::Ipv6Addr>().is_err() => {
+                return bad("has no IPv6 address in its brackets");
+            }
+            Some(_) => {}
+            None if host.contains(':') => return bad("has an IPv6 address without brackets"),
+            None if host.is_empty() => return bad("has no host"),
+            None if host.contains(|c: char| !c.is_ascii_alphanumeric() && !"-._".contains(c)) => {
+                return bad("has a host that is neither an address nor a name");
+            }
+            None => {}
+        }
+        Ok(Self { addr: text.to_owned(), weight: 1 })
+    }
+}
+
+impl<'de> Deserialize<'de> for ServerSpec {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        from.deserialize_any(ServerVisitor)
+    }
+}
+
+struct ServerVisitor;
+
+impl<'de> Visitor<'de> for ServerVisitor {
+    type Value = ServerSpec;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("\"host:port\" or a table with addr and weight")
+    }
+
+    fn visit_str<E: de::Error>(self, text: &str) -> Result<ServerSpec, E> {
+        text.parse().map_err(two_lines)
+    }
+
+    fn visit_map<A: de::MapAccess<'de>>(self, map: A) -> Result<ServerSpec, A::Error> {
+        let table = ServerTable::deserialize(MapAccessDeserializer::new(map))?;
+        Ok(ServerSpec { weight: table.weight.0, ..table.addr.0 })
+    }
+}
+
+/// A server that says more than its address.
+#[derive(Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(deny_unknown_fields)]
+struct ServerTable {
+    /// `host:port`; an IPv6 address stands in brackets.
+    addr: Address,
+    /// Its share of the requests, relative to the other servers. Default 1.
+    #[serde(default)]
+    weight: Weight,
+}
+
+struct Address(ServerSpec);
+
+impl<'de> Deserialize<'de> for Address {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        let text = String::deserialize(from)?;
+        text.parse().map(Self).map_err(two_lines)
+    }
+}
+
+struct Weight(u32);
+
+impl Default for Weight {
+    fn default() -> Self {
+        Self(1)
+    }
+}
+
+impl<'de> Deserialize<'de> for Weight {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        match u32::deserialize(from)? {
+            weight @ 1..=WEIGHT_MAX => Ok(Self(weight)),
+            weight => Err(two_lines(BadUnit::new(
+                format!("a weight of {weight} is out of bounds"),
+                format!("a weight is between 1 and {WEIGHT_MAX}; to rest a server, leave it out"),
+            ))),
+        }
+    }
+}
+
+/// Keeps sums over an upstream's servers far from overflow.
+const WEIGHT_MAX: u32 = 1000;
+
+#[cfg(feature = "schema")]
+mod schema {
+    use std::borrow::Cow;
+
+    use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
+
+    use super::{Address, ServerSpec, ServerTable, WEIGHT_MAX, Weight};
+
+    impl JsonSchema for ServerSpec {
+        fn schema_name() -> Cow<'static, str> {
+            "Server".into()
+        }
+
+        fn json_schema(generator: &mut SchemaGenerator) -> Schema {
+            let table = generator.subschema_for::<ServerTable>();
+            json_schema!({ "anyOf": [Address::json_schema(generator), table] })
+        }
+    }
+
+    impl JsonSchema for Address {
+        fn inline_schema() -> bool {
+            true
+        }
+
+        fn schema_name() -> Cow<'static, str> {
+            "Address".into()
+        }
+
+        fn json_schema(_: &mut SchemaGenerator) -> Schema {
+            json_schema!({
+                "type": "string",
+                "pattern": r"^(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+):[0-9]{1,5}$",
+                "examples": ["10.0.0.11:9000", "orders.internal:80", "[2001:db8::1]:9000"],
+            })
+        }
+    }
+
+    impl JsonSchema for Weight {
+        fn inline_schema() -> bool {
+            true
+        }
+
+        fn schema_name() -> Cow<'static, str> {
+            "Weight".into()
+        }
+
+        fn json_schema(_: &mut SchemaGenerator) -> Schema {
+            json_schema!({ "type": "integer", "minimum": 1, "maximum": WEIGHT_MAX })
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_server_is_a_host_and_a_port() {
+        for (text, problem) in [
+            ("10.0.0.11:9000", None),
+            ("orders.internal:80", None),
+            ("[2001:db8::1]:9000", None),
+            ("10.0.0.12", Some("has no port")),
+            ("orders:", Some("has no port")),
+            ("[::1]", Some("has no port")),
+            (":80", Some("has no host")),
+            ("orders:http", Some("has no port between 1 and 65535")),
+            ("orders:0", Some("has no port between 1 and 65535")),
+            ("orders:+80", Some("has no port between 1 and 65535")),
+            ("orders:65536", Some("has no port between 1 and 65535")),
+            ("2001:db8::1:9000", Some("has an IPv6 address without brackets")),
+            ("[orders]:80", Some("has no IPv6 address in its brackets")),
+            ("http://orders:80", Some("has an IPv6 address without brackets")),
+            ("orders/x:80", Some("has a host that is neither an address nor a name")),
+        ] {
+            let found = text.parse::<ServerSpec>().err().map(|bad| bad.message);
+            assert_eq!(found, problem.map(|what| format!("{text:?} {what}")));
+        }
+    }
+
+    #[test]
+    fn a_server_may_be_a_table_with_a_weight() {
+        for (json, expected) in [
+            (r#""a:1""#, Ok(1)),
+            (r#"{"addr":"a:1"}"#, Ok(1)),
+            (r#"{"addr":"a:1","weight":7}"#, Ok(7)),
+            (r#"{"addr":"a:1","weight":0}"#, Err("a weight of 0 is out of bounds")),
+            (r#"{"addr":"a"}"#, Err("\"a\" has no port")),
+            (r#"{"weight":1}"#, Err("missing field `addr`")),
+        ] {
+            let found = serde_json::from_str::<ServerSpec>(json).map(|server| server.weight);
+            match (found, expected) {
+                (Ok(found), Ok(expected)) => assert_eq!(found, expected, "{json}"),
+                (Err(found), Err(start)) => {
+                    assert!(found.to_string().starts_with(start), "{found}")
+                }
+                (found, expected) => panic!("{json}: {found:?} instead of {expected:?}"),
+            }
+        }
+    }
 }

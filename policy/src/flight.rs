@@ -3,8 +3,10 @@
 use core::time::Duration;
 use std::rc::Rc;
 
-use crate::decision::Answer;
-use crate::plan::{EndpointKey, Pinned, Plan, Route, RouteId, UpstreamId};
+use crate::decision::{Answer, Need};
+use crate::ledger::Permit;
+use crate::plan::{EndpointKey, Plan, Route, RouteId, UpstreamId};
+use crate::steer::{Pinned, Spot};
 use crate::time::Instant;
 
 /// One request in progress. It holds permits (a concurrency slot, a place at an endpoint), so it
@@ -16,8 +18,67 @@ pub struct Flight {
     pub(crate) plan: Rc<Pinned>,
     pub(crate) arrived: Instant,
     pub(crate) route: Option<RouteId>,
-    pub(crate) attempts: u8,
+    pub(crate) phase: Phase,
+    /// Filters passed so far.
+    pub(crate) stage: u8,
+    /// The stage and the need of the last `Learn`.
+    pub(crate) asked: Option<(u8, Need)>,
+    pub(crate) tries: Tries,
+    /// The attempt in progress or relayed. It holds a seat at its endpoint.
+    pub(crate) attempt: Option<Spot>,
+    pub(crate) permit: Option<Permit>,
     pub(crate) limit: Option<Limit>,
+    pub(crate) violated: Option<u16>,
+    pub(crate) body_bytes_max: Option<u64>,
+    pub(crate) answer: Option<Answer>,
+    pub(crate) trail: Trail,
+}
+
+/// Where a flight stands, and so which events may come.
+///
+/// ```text
+/// New ──Arrived──► (filters) ──► Calling ──Responded──► Over
+///                   │    ▲          │ ▲ │
+///                   ▼    │Learned   └─┘ └──Failed, no more tries──► Over
+///                  Asking           Failed, tried again
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Phase {
+    New,
+    /// No route: all but the method matches one.
+    Misplaced,
+    Asking,
+    Calling,
+    Over,
+}
+
+/// The attempts of one flight.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Tries {
+    pub(crate) calls: u8,
+    pub(crate) retries: u8,
+    /// A connection that was found dead has been replaced once.
+    pub(crate) refreshed: bool,
+    pub(crate) last: Option<Spot>,
+    failed: [u16; Self::FAILED_MAX],
+    failed_len: u8,
+}
+
+impl Tries {
+    /// The most endpoints remembered, and so the most `retries` that may be configured.
+    pub(crate) const FAILED_MAX: usize = 8;
+
+    /// Whether this endpoint, by its place in the upstream, has failed this flight.
+    pub(crate) fn failed(&self, endpoint: u16) -> bool {
+        self.failed.iter().take(usize::from(self.failed_len)).any(|e| *e == endpoint)
+    }
+
+    pub(crate) fn fail(&mut self, endpoint: u16) {
+        if let Some(free) = self.failed.get_mut(usize::from(self.failed_len)) {
+            *free = endpoint;
+            self.failed_len += 1;
+        }
+    }
 }
 
 impl Flight {
@@ -34,9 +95,21 @@ impl Flight {
         self.route
     }
 
-    /// The tightest limit this request counted against, for the `RateLimit` response fields.
+    /// The tightest limit this request counted against, or the one that refused it, for the
+    /// `RateLimit` response fields.
     pub fn limit(&self) -> Option<Limit> {
         self.limit
+    }
+
+    /// The limit that refused this request, by its place in the plan.
+    pub fn violated(&self) -> Option<u16> {
+        self.violated
+    }
+
+    /// The most bytes of body that the route takes. A length that was stated has been checked; a
+    /// body of unknown length that grows past this is to be cut off with 413, code `size.body`.
+    pub fn body_bytes_max(&self) -> Option<u64> {
+        self.body_bytes_max
     }
 }
 
@@ -91,6 +164,10 @@ pub struct Record {
     pub took: Duration,
     /// Our own reply, when the response is not the upstream's.
     pub answer: Option<Answer>,
+    /// The tightest limit it counted against, or the one that refused it.
+    pub limit: Option<Limit>,
+    /// The limit that refused it, by its place in the plan.
+    pub violated: Option<u16>,
     pub ending: Ending,
     pub trail: Trail,
 }
@@ -118,6 +195,13 @@ impl Trail {
 
     pub fn dropped(&self) -> u8 {
         self.dropped
+    }
+
+    pub(crate) fn push(&mut self, step: Step) {
+        match self.steps.iter_mut().find(|s| s.is_none()) {
+            Some(free) => *free = Some(step),
+            None => self.dropped = self.dropped.saturating_add(1),
+        }
     }
 }
 

@@ -1,7 +1,16 @@
 //! What the operator meant: compiled, checked, immutable, shared by every worker.
 
+use core::hash::Hasher;
 use core::time::Duration;
 use std::sync::Arc;
+
+use siphasher::sip::SipHasher13;
+
+use crate::admit::Rules;
+use crate::admit::rate_limit::Limits;
+use crate::draft::Balance;
+use crate::facts::Facts;
+use crate::route::Table;
 
 macro_rules! id {
     ($($(#[$doc:meta])* $name:ident: $int:ty)*) => {$(
@@ -31,6 +40,13 @@ macro_rules! key {
         $(#[$doc])*
         #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
         pub struct $name(pub u64);
+
+        impl $name {
+            /// The key of what has these names: the same in every process.
+            pub fn of(names: &[&str]) -> Self {
+                Self(stable_hash(names))
+            }
+        }
     )*};
 }
 
@@ -51,19 +67,9 @@ pub struct Plan {
     pub(crate) routes: Vec<Route>,
     pub(crate) upstreams: Vec<Upstream>,
     pub(crate) replies: Vec<Reply>,
-}
-
-/// One worker's hold on the shared plan. Flights clone the worker's own `Rc<Pinned>`, so pinning
-/// a plan touches no cache line of another core.
-#[derive(Debug)]
-pub(crate) struct Pinned(pub(crate) Arc<Plan>);
-
-impl core::ops::Deref for Pinned {
-    type Target = Plan;
-
-    fn deref(&self) -> &Plan {
-        &self.0
-    }
+    pub(crate) limits: Limits,
+    pub(crate) rules: Rules,
+    pub(crate) table: Table,
 }
 
 /// What the engine needs of a route.
@@ -72,6 +78,18 @@ pub struct Route {
     pub name: String,
     pub key: RouteKey,
     pub rewrite: Rewrite,
+    pub(crate) target: Target,
+    /// From the request's arrival to the response's head.
+    pub(crate) timeout: Duration,
+    pub(crate) retries_max: u8,
+}
+
+/// What becomes of a request that was let through.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Target {
+    Upstream(UpstreamId),
+    Redirect(ReplyId),
+    Respond(ReplyId),
 }
 
 /// How a request and its response are changed on the way (B3).
@@ -102,6 +120,28 @@ pub struct Upstream {
     pub connections_max: u32,
     /// An idle connection is closed after this long.
     pub keepalive: Duration,
+    pub(crate) spread: Spread,
+    pub(crate) timeouts: Timeouts,
+}
+
+/// How requests are spread over the endpoints, worked out ahead.
+#[derive(Debug)]
+pub(crate) struct Spread {
+    pub(crate) balance: Balance,
+    /// Endpoints (by place in the upstream) in the order of smooth weighted round robin, one turn.
+    pub(crate) turn: Box<[u16]>,
+    /// Sums of weights up to and including each endpoint.
+    pub(crate) sums: Box<[u64]>,
+    /// The place of the first endpoint among all endpoints of the plan.
+    pub(crate) first: usize,
+}
+
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Timeouts {
+    pub(crate) connect: Duration,
+    /// None: what is left until the request's deadline.
+    pub(crate) first_byte: Option<Duration>,
+    pub(crate) idle: Duration,
 }
 
 #[derive(Debug)]
@@ -134,8 +174,8 @@ pub struct Problem {
 
 impl Plan {
     /// Checks everything and reports every problem, not the first.
-    pub fn compile(_draft: crate::draft::Draft) -> Result<Self, Vec<Problem>> {
-        todo!()
+    pub fn compile(draft: crate::draft::Draft) -> Result<Self, Vec<Problem>> {
+        crate::compile::compile(draft)
     }
 
     pub fn routes(&self) -> &[Route] {
@@ -159,7 +199,25 @@ impl Plan {
     }
 
     /// The name of a limit, as written: what logs, metrics and the `RateLimit` fields call it.
-    pub fn limit_name(&self, _limit: u16) -> &str {
-        todo!()
+    /// Empty when this plan has no such limit.
+    pub fn limit_name(&self, limit: u16) -> &str {
+        self.limits.name(limit)
     }
+
+    /// The methods that routes take where this request went: for the `Allow` field of a 405. The
+    /// one look-up that allocates; it is not on the way of a request that is served.
+    pub fn allowed_methods(&self, facts: &Facts<'_>) -> Vec<&str> {
+        self.table.methods(facts)
+    }
+}
+
+/// The same in every process and version of a plan. Names are set apart, so that `a` + `bc` is not
+/// `ab` + `c`.
+pub(crate) fn stable_hash(names: &[&str]) -> u64 {
+    let mut hasher = SipHasher13::new();
+    for name in names {
+        hasher.write(name.as_bytes());
+        hasher.write_u8(0xff);
+    }
+    hasher.finish()
 }

@@ -9,5 +9,5 @@ mod task;
 
 pub use driver::available;
 pub(crate) use driver::{Driver, Fallen, Wanted, block_on};
-pub(crate) use socket::{Bell, Listener, Reader, Shutter, Socket, Stop, Writer, connect};
+pub(crate) use socket::{Bell, Listener, Reader, SPARE, Shutter, Socket, Stop, Writer, connect};
 pub(crate) use task::{Task, sleep, spawn};

@@ -139,10 +139,11 @@ impl Reader {
         Self { pump: Box::pin(pump(half, Rc::clone(&slot))), slot }
     }
 
-    /// Begin to read into the free capacity of `buffer`, behind what it holds.
+    /// Begin to read into the free capacity of `buffer`, behind what it holds. The last [`SPARE`]
+    /// bytes are left free, so that a piece can be ended without growing the buffer.
     pub(crate) fn arm(&mut self, buffer: Vec<u8>) {
         debug_assert!(!self.slot.armed.get(), "one read at a time");
-        debug_assert!(buffer.capacity() > buffer.len(), "nowhere to read to");
+        debug_assert!(buffer.capacity() > buffer.len() + SPARE, "nowhere to read to");
         self.slot.armed.set(true);
         self.slot.wanted.set(Some(buffer));
     }
@@ -178,6 +179,9 @@ impl Reader {
     }
 }
 
+/// What a read leaves free at the end of its buffer: room for `\r\n0\r\n\r\n` and more.
+pub(crate) const SPARE: usize = 32;
+
 impl fmt::Debug for Reader {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Reader").field("armed", &self.slot.armed).finish_non_exhaustive()
@@ -193,7 +197,7 @@ async fn pump<H: AsyncReadRent>(mut half: H, slot: Rc<Slot>) {
             None => Poll::Pending,
         })
         .await;
-        let (from, to) = (buffer.len(), buffer.capacity());
+        let (from, to) = (buffer.len(), buffer.capacity().saturating_sub(SPARE));
         let (result, part) = half.read(buffer.slice_mut(from..to)).await;
         slot.done.set(Some((result, part.into_inner())));
     }
@@ -257,7 +261,7 @@ impl Bell {
     /// Wait until it was rung; any number of rings since the last time count as one. False: the
     /// other end is gone.
     pub(crate) async fn rung(&mut self) -> bool {
-        let (result, _) = self.reader.read(Vec::with_capacity(64)).await;
+        let (result, _) = self.reader.read(Vec::with_capacity(SPARE + 64)).await;
         matches!(result, Ok(n) if n > 0)
     }
 }
@@ -295,7 +299,7 @@ mod tests {
     fn a_read_that_nobody_waits_for_any_more_loses_nothing() {
         on_every_driver(|driver| async move {
             let (mut client, mut socket) = accepted(driver).await;
-            socket.reader.arm(Vec::with_capacity(16));
+            socket.reader.arm(Vec::with_capacity(64));
             let gave_up =
                 monoio::time::timeout(Duration::from_millis(5), socket.reader.armed_read()).await;
             assert!(gave_up.is_err(), "nothing was sent yet");
@@ -311,7 +315,7 @@ mod tests {
             let (client, mut socket) = accepted(driver).await;
             let shutter = socket.shutter.clone();
             drop(spawn_shut(shutter));
-            let (result, _) = socket.reader.read(Vec::with_capacity(16)).await;
+            let (result, _) = socket.reader.read(Vec::with_capacity(64)).await;
             assert_eq!(result.unwrap(), 0, "{driver:?}");
             drop(client);
         });

@@ -1,0 +1,76 @@
+//! Bound how many requests are in progress at once, over all workers.
+
+use serde::Deserialize;
+
+use super::key::{Key, PARTS};
+use super::{Ask, Context, Filter, Verdict};
+use crate::decision::Answer;
+use crate::flight::{Flight, Step};
+use crate::ledger::Ledger;
+use crate::plan::stable_hash;
+
+/// Far above any node's connections, and low enough that counts never overflow.
+const MAX: u32 = 1 << 24;
+
+#[derive(Debug, Default)]
+pub struct Concurrency;
+
+/// `concurrency = { max = 100 }`
+#[derive(Clone, Debug, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(deny_unknown_fields)]
+pub struct ConcurrencySpec {
+    /// The most requests in progress at once, from arrival to the last byte. More are answered
+    /// 503.
+    pub max: u32,
+    /// What is counted apart, as in a limit. Default: nothing, so the whole route is one count.
+    #[serde(default)]
+    pub key: Vec<String>,
+}
+
+#[derive(Debug)]
+pub struct Rule {
+    rule: u64,
+    key: Key,
+    max: u32,
+}
+
+impl Filter for Concurrency {
+    type Spec = ConcurrencySpec;
+    type Rule = Rule;
+
+    fn compile(spec: ConcurrencySpec, context: &mut Context<'_>) -> Option<Rule> {
+        if !(1..=MAX).contains(&spec.max) {
+            let hint = Some(format!("write a number from 1 to {MAX}"));
+            context.problem(".max", format!("at most {} at once", spec.max), hint);
+        }
+        let key = Key::parse(&spec.key).unwrap_or_else(|unread| {
+            for i in unread {
+                let message = format!("nothing is called `{}`", spec.key[i]);
+                context.problem(&format!(".key[{i}]"), message, Some(PARTS.to_owned()));
+            }
+            Key::default()
+        });
+        let route = context.route.0.to_string();
+        Some(Rule { rule: stable_hash(&["concurrency", &route]), key, max: spec.max })
+    }
+
+    fn check(&mut self, ask: &Ask<'_>, rule: &Rule, flight: &mut Flight) -> Verdict {
+        let key = rule.key.of(rule.rule, ask.ledger, ask);
+        let permit = ask.ledger.acquire(key, rule.max);
+        let (passed, left) = (permit.is_some(), permit.as_ref().map_or(0, |(_, left)| *left));
+        flight.trail.push(Step { filter: "concurrency", rule: None, passed, left: Some(left) });
+        flight.permit = permit.map(|(permit, _)| permit);
+        if passed {
+            Verdict::Pass
+        } else {
+            Verdict::Deny(Answer::problem(503, "concurrency.exceeded"))
+        }
+    }
+
+    fn end(&mut self, ledger: &Ledger, _: &Rule, flight: &mut Flight) {
+        if let Some(permit) = flight.permit.take() {
+            ledger.release(permit);
+        }
+    }
+}

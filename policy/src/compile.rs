@@ -1,0 +1,298 @@
+//! From what was written to what is meant. Every problem is reported, not the first.
+
+use core::time::Duration;
+use std::collections::BTreeMap;
+
+use crate::admit::Rules;
+use crate::admit::rate_limit::Limits;
+use crate::draft::{Draft, RedirectSpec, RespondSpec, RouteSpec, ServerSpec, UpstreamSpec};
+use crate::flight::Tries;
+use crate::header;
+use crate::plan::{
+    Endpoint, EndpointKey, Plan, Problem, Reply, ReplyId, Rewrite, Route, RouteKey, Spread, Target,
+    Timeouts, Upstream, UpstreamId, UpstreamKey,
+};
+use crate::route::{Matcher, Table};
+use crate::steer::order::turn;
+use crate::unit::Span;
+
+const CONNECT: Duration = Duration::from_secs(1);
+const IDLE: Duration = Duration::from_secs(60);
+const KEEPALIVE: Duration = Duration::from_secs(30);
+const ROUTE_TIMEOUT: Duration = Duration::from_secs(10);
+const CONNECTIONS: u32 = 64;
+const RETRIES: u8 = 1;
+
+pub(crate) fn compile(draft: Draft) -> Result<Plan, Vec<Problem>> {
+    let mut work = Work::default();
+    for (name, spec) in draft.upstreams {
+        work.upstream(name, spec);
+    }
+    let limits = Limits::compile(draft.limits, &mut work.problems);
+    let mut rules = Rules::default();
+    let (mut routes, mut matchers) = (Vec::new(), Vec::new());
+    for (name, spec, specs) in draft.routes {
+        let (path, key) = (format!("route.{name}"), RouteKey::of(&[&name]));
+        rules.push(specs, key, &path, &limits, &mut work.problems);
+        let matcher = Matcher::compile(&spec, &path, &mut work.problems);
+        matchers.extend(matcher.map(|matcher| (name.clone(), matcher)));
+        routes.extend(work.route(name, key, spec, &path));
+    }
+    let table = Table::new(matchers, &mut work.problems);
+    let Work { upstreams, replies, problems, .. } = work;
+    if problems.is_empty() {
+        Ok(Plan { routes, upstreams, replies, limits, rules, table })
+    } else {
+        Err(problems)
+    }
+}
+
+#[derive(Default)]
+struct Work {
+    upstreams: Vec<Upstream>,
+    replies: Vec<Reply>,
+    endpoints: usize,
+    problems: Vec<Problem>,
+}
+
+impl Work {
+    fn problem(&mut self, path: &str, message: String, hint: &str) {
+        let hint = (!hint.is_empty()).then(|| hint.to_owned());
+        self.problems.push(Problem { path: path.to_owned(), message, hint });
+    }
+
+    fn upstream(&mut self, name: String, spec: UpstreamSpec) {
+        let path = format!("upstream.{name}");
+        if spec.servers.is_empty() {
+            let hint = "write `servers = [\"10.0.0.1:9000\"]`";
+            self.problem(&format!("{path}.servers"), "no server".to_owned(), hint);
+        }
+        if spec.servers.len() > usize::from(u16::MAX) {
+            let message = format!("{} servers", spec.servers.len());
+            self.problem(&format!("{path}.servers"), message, "at most 65535");
+        }
+        if spec.connections == Some(0) {
+            let hint = "write at least 1";
+            self.problem(&format!("{path}.connections"), "no connection".to_owned(), hint);
+        }
+        let timeout = |work: &mut Self, key: &str, span: Option<Span>| {
+            work.span(&format!("{path}.timeout.{key}"), span)
+        };
+        let timeouts = Timeouts {
+            connect: timeout(self, "connect", spec.timeout.connect).unwrap_or(CONNECT),
+            first_byte: timeout(self, "first_byte", spec.timeout.first_byte),
+            idle: timeout(self, "idle", spec.timeout.idle).unwrap_or(IDLE),
+        };
+        let endpoints = self.endpoints(&name, spec.servers, &path);
+        let weights: Vec<u32> = endpoints.iter().map(|e| e.weight).collect();
+        let sums = weights.iter().scan(0, |sum, &weight| {
+            *sum += u64::from(weight);
+            Some(*sum)
+        });
+        let spread = Spread {
+            balance: spec.balance,
+            turn: turn(&weights),
+            sums: sums.collect(),
+            first: self.endpoints,
+        };
+        self.endpoints += endpoints.len();
+        self.upstreams.push(Upstream {
+            key: UpstreamKey::of(&[&name]),
+            name,
+            endpoints,
+            connections_max: spec.connections.unwrap_or(CONNECTIONS),
+            keepalive: spec.keepalive.map_or(KEEPALIVE, |span| span.0),
+            spread,
+            timeouts,
+        });
+    }
+
+    fn endpoints(&mut self, name: &str, servers: Vec<ServerSpec>, path: &str) -> Vec<Endpoint> {
+        let mut seen = BTreeMap::new();
+        let mut endpoints = Vec::with_capacity(servers.len());
+        for (i, server) in servers.into_iter().enumerate() {
+            let path = format!("{path}.servers[{i}]");
+            if let Some(message) = unfit(&server.addr) {
+                self.problem(&path, message, "write `host:port`, like `10.0.0.1:9000`");
+            }
+            if let Some(first) = seen.insert(server.addr.clone(), i) {
+                let message = format!("`{}` is already servers[{first}]", server.addr);
+                self.problem(&path, message, "write each server once, with a `weight`");
+            }
+            endpoints.push(Endpoint {
+                key: EndpointKey::of(&[name, &server.addr]),
+                address: server.addr,
+                weight: server.weight,
+            });
+        }
+        endpoints
+    }
+
+    fn route(&mut self, name: String, key: RouteKey, spec: RouteSpec, path: &str) -> Option<Route> {
+        let timeout = self.span(&format!("{path}.timeout"), spec.timeout);
+        if usize::from(spec.retries.unwrap_or(0)) > Tries::FAILED_MAX {
+            let hint = format!("at most {}", Tries::FAILED_MAX);
+            let message = format!("{} retries", spec.retries.unwrap_or(0));
+            self.problem(&format!("{path}.retries"), message, &hint);
+        }
+        for (key, prefix) in
+            [("strip_prefix", &spec.strip_prefix), ("add_prefix", &spec.add_prefix)]
+        {
+            if let Some(prefix) = prefix {
+                self.prefix(&format!("{path}.{key}"), prefix);
+            }
+        }
+        let problems = &mut self.problems;
+        let rewrite = Rewrite {
+            strip_prefix: spec.strip_prefix.map(untrailed),
+            add_prefix: spec.add_prefix.map(untrailed),
+            request_headers: header::compile(
+                spec.request_headers,
+                &format!("{path}.request_headers"),
+                problems,
+            ),
+            response_headers: header::compile(
+                spec.response_headers,
+                &format!("{path}.response_headers"),
+                problems,
+            ),
+        };
+        let target = self.target(spec.to, spec.redirect, spec.respond, path)?;
+        Some(Route {
+            name,
+            key,
+            rewrite,
+            target,
+            timeout: timeout.unwrap_or(ROUTE_TIMEOUT),
+            retries_max: spec.retries.unwrap_or(RETRIES),
+        })
+    }
+
+    fn target(
+        &mut self,
+        to: Option<String>,
+        redirect: Option<RedirectSpec>,
+        respond: Option<RespondSpec>,
+        path: &str,
+    ) -> Option<Target> {
+        match (to, redirect, respond) {
+            (Some(to), None, None) => {
+                let found = self.upstreams.iter().position(|u| u.name == to);
+                if found.is_none() {
+                    let names: Vec<_> = self.upstreams.iter().map(|u| u.name.as_str()).collect();
+                    let hint = match names.as_slice() {
+                        [] => format!("write a table [upstream.{to}]"),
+                        names => format!("there are: {}", names.join(", ")),
+                    };
+                    let message = format!("no upstream is called `{to}`");
+                    self.problem(&format!("{path}.to"), message, &hint);
+                }
+                Some(Target::Upstream(UpstreamId(u32::try_from(found?).ok()?)))
+            }
+            (None, Some(redirect), None) => {
+                let reply = self.redirect(redirect, &format!("{path}.redirect"));
+                self.reply(reply).map(Target::Redirect)
+            }
+            (None, None, Some(respond)) => {
+                let reply = self.respond(respond, &format!("{path}.respond"));
+                self.reply(reply).map(Target::Respond)
+            }
+            (None, None, None) => {
+                let hint = "write `to`, `redirect` or `respond`";
+                self.problem(path, "nothing becomes of its requests".to_owned(), hint);
+                None
+            }
+            (Some(_), _, _) | (_, Some(_), Some(_)) => {
+                let hint = "write one of `to`, `redirect` and `respond`";
+                self.problem(path, "more than one thing becomes of its requests".to_owned(), hint);
+                None
+            }
+        }
+    }
+
+    fn redirect(&mut self, spec: RedirectSpec, path: &str) -> Reply {
+        let status = spec.status.unwrap_or(308);
+        if !matches!(status, 301 | 302 | 303 | 307 | 308) {
+            let hint = "301, 302, 303, 307 or 308";
+            self.problem(&format!("{path}.status"), format!("{status} does not redirect"), hint);
+        }
+        let plain = spec.to.strip_suffix("{uri}").unwrap_or(&spec.to);
+        let rooted = ["/", "http://", "https://"].iter().any(|start| plain.starts_with(start));
+        let graphic = plain.bytes().all(|b| b.is_ascii_graphic() && !b"{}<>\"\\^`|".contains(&b));
+        if !rooted || !graphic {
+            let hint = "write a URL or a path; it may end in `{uri}`";
+            let message = format!("`{}` is not a place to go", spec.to.escape_debug());
+            self.problem(&format!("{path}.to"), message, hint);
+        }
+        let content_type = "text/plain; charset=utf-8".to_owned();
+        Reply { status, location: Some(spec.to), content_type, body: [].into() }
+    }
+
+    fn respond(&mut self, spec: RespondSpec, path: &str) -> Reply {
+        let status = spec.status.unwrap_or(200);
+        if !(200..=599).contains(&status) {
+            let hint = "a final status is from 200 to 599";
+            self.problem(&format!("{path}.status"), format!("{status} is no answer"), hint);
+        }
+        if matches!(status, 204 | 205 | 304) && !spec.body.is_empty() {
+            let hint = "leave the body out";
+            self.problem(&format!("{path}.body"), format!("a {status} has no body"), hint);
+        }
+        let content_type = spec.content_type.unwrap_or_else(|| "text/plain; charset=utf-8".into());
+        if !header::is_value(&content_type) || content_type.is_empty() {
+            let message = format!("`{}` is not a type", content_type.escape_debug());
+            let hint = "like `application/json`";
+            self.problem(&format!("{path}.content_type"), message, hint);
+        }
+        Reply { status, location: None, content_type, body: spec.body.into_bytes().into() }
+    }
+
+    fn reply(&mut self, reply: Reply) -> Option<ReplyId> {
+        let id = u32::try_from(self.replies.len()).ok()?;
+        self.replies.push(reply);
+        Some(ReplyId(id))
+    }
+
+    fn span(&mut self, path: &str, span: Option<Span>) -> Option<Duration> {
+        if span.is_some_and(|s| s.0.is_zero()) {
+            self.problem(
+                path,
+                "no time at all".to_owned(),
+                "write more than zero, or leave it out",
+            );
+        }
+        span.map(|s| s.0)
+    }
+
+    fn prefix(&mut self, path: &str, prefix: &str) {
+        let byte = |b: u8| b.is_ascii_graphic() && !b"?#\"<>\\^`{}|".contains(&b);
+        if !prefix.starts_with('/') || !prefix.bytes().all(byte) || prefix.contains("//") {
+            let message = format!("`{}` is not a prefix of paths", prefix.escape_debug());
+            self.problem(path, message, "write it like `/v1`");
+        }
+    }
+}
+
+/// `/v1/` means `/v1`: prefixes end on a segment boundary anyway.
+fn untrailed(prefix: String) -> String {
+    prefix.strip_suffix('/').map(str::to_owned).unwrap_or(prefix)
+}
+
+/// Why a text is not `host:port`.
+fn unfit(addr: &str) -> Option<String> {
+    let Some((host, port)) = addr.rsplit_once(':') else {
+        return Some(format!("`{addr}` has no port"));
+    };
+    if !port.parse::<u16>().is_ok_and(|p| p > 0) || port.starts_with('+') {
+        return Some(format!("`{port}` is not a port"));
+    }
+    let bracketed = host.strip_prefix('[').and_then(|h| h.strip_suffix(']'));
+    let fit = match bracketed {
+        Some(address) => address.parse::<core::net::Ipv6Addr>().is_ok(),
+        None => {
+            let byte = |b: u8| b.is_ascii_alphanumeric() || b"-._".contains(&b);
+            !host.is_empty() && host.len() <= 253 && host.bytes().all(byte)
+        }
+    };
+    (!fit).then(|| format!("`{host}` is not a host"))
+}

@@ -1,0 +1,38 @@
+//! What if an attempt fails: try again, or give up with which answer.
+//!
+//! What was never sent may be sent elsewhere. What may have been sent is sent again in one case
+//! only: a reused connection turned out to be closed, the method may be repeated (RFC 9110 section
+//! 9.2.2), and every byte of the request is still there.
+
+use crate::decision::{Answer, Failure};
+
+/// What to do about a failed attempt. The answer is for when that cannot be done.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Remedy {
+    /// The same endpoint, over a new connection. Does not count as a retry.
+    Refresh,
+    /// An endpoint that has not failed this request.
+    Elsewhere(Answer),
+    /// The same, or when there is none, any.
+    Again(Answer),
+    GiveUp(Answer),
+}
+
+pub(crate) fn remedy(failure: Failure, repeatable: bool, refreshed: bool) -> Remedy {
+    match failure {
+        // Knocking at the same full door again would only add to the crowd.
+        Failure::PoolFull => Remedy::Elsewhere(Answer::problem(503, "upstream.pool_full")),
+        Failure::Connect => Remedy::Again(Answer::problem(502, "upstream.connect")),
+        Failure::ConnectTimeout => Remedy::Again(Answer::problem(504, "upstream.connect_timeout")),
+        Failure::Stale if repeatable && !refreshed => Remedy::Refresh,
+        Failure::Stale => Remedy::GiveUp(Answer::problem(502, "upstream.closed")),
+        Failure::Broken => Remedy::GiveUp(Answer::problem(502, "upstream.broken")),
+        Failure::Malformed => Remedy::GiveUp(Answer::problem(502, "upstream.malformed")),
+        Failure::TimedOut => Remedy::GiveUp(Answer::problem(504, "upstream.timeout")),
+    }
+}
+
+/// RFC 9110 section 9.2.2. Methods that nobody has defined may do anything.
+pub(crate) fn idempotent(method: &str) -> bool {
+    matches!(method, "GET" | "HEAD" | "OPTIONS" | "TRACE" | "PUT" | "DELETE")
+}

@@ -1,0 +1,251 @@
+//! Host + path + method + … → route. The most specific match wins; order of writing never matters.
+
+mod condition;
+pub(crate) mod pattern;
+mod trie;
+
+use core::cmp::Ordering;
+
+use crate::draft::RouteSpec;
+use crate::facts::Facts;
+use crate::plan::{Problem, RouteId};
+use crate::route::condition::Conditions;
+use crate::route::pattern::{Host, Pattern, Segment};
+use crate::route::trie::Trie;
+
+/// Which requests a route takes.
+#[derive(Clone, Debug)]
+pub(crate) struct Matcher {
+    pattern: Pattern,
+    also: Conditions,
+}
+
+/// How specific a matcher is. The greater wins, field by field.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Precedence {
+    host: HostRank,
+    path: PathRank,
+    /// A method is given.
+    method: bool,
+    conditions: usize,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum HostRank {
+    Any,
+    /// How many labels stand after the `*.`
+    Wildcard(usize),
+    Exact,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct PathRank {
+    /// Neither parameters nor a rest.
+    exact: bool,
+    literals: usize,
+    params: usize,
+    /// No rest.
+    bounded: bool,
+}
+
+/// What was found for a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Hit {
+    Route(RouteId),
+    /// Routes match all but the method.
+    Method,
+    None,
+}
+
+/// Every route, ready to be looked up without allocating.
+#[derive(Debug, Default)]
+pub(crate) struct Table {
+    matchers: Vec<Matcher>,
+    /// Sorted by name, without case.
+    exact: Vec<(String, Trie)>,
+    wildcard: Vec<(String, Trie)>,
+    any: Trie,
+}
+
+impl Matcher {
+    pub(crate) fn compile(
+        spec: &RouteSpec,
+        path: &str,
+        problems: &mut Vec<Problem>,
+    ) -> Option<Self> {
+        let also = Conditions::compile(&spec.also, path, problems);
+        match Pattern::parse(&spec.matches) {
+            Ok(pattern) => Some(Self { pattern, also }),
+            Err(problem) => {
+                problems.push(Problem { path: format!("{path}.match"), ..problem });
+                None
+            }
+        }
+    }
+
+    fn precedence(&self) -> Precedence {
+        let host = match &self.pattern.host {
+            Host::Any => HostRank::Any,
+            Host::Wildcard(name) => HostRank::Wildcard(name.split('.').count()),
+            Host::Exact(_) => HostRank::Exact,
+        };
+        let count = |wanted: fn(&Segment) -> bool| {
+            self.pattern.segments.iter().filter(|s| wanted(s)).count()
+        };
+        let params = count(|s| *s == Segment::Param);
+        let bounded = !self.pattern.segments.contains(&Segment::Rest);
+        let literals = count(|s| matches!(s, Segment::Literal(_)));
+        Precedence {
+            host,
+            path: PathRank { exact: bounded && params == 0, literals, params, bounded },
+            method: !self.pattern.methods.is_empty(),
+            conditions: self.also.count(),
+        }
+    }
+
+    /// Whether some request matches both, given that both have the same precedence.
+    fn overlaps(&self, other: &Self) -> bool {
+        let (a, b) = (&self.pattern, &other.pattern);
+        a.host == b.host
+            && paths_overlap(&a.segments, &b.segments)
+            && (a.methods.is_empty() || a.methods.iter().any(|m| b.methods.contains(m)))
+            && self.also.overlap(&other.also)
+    }
+}
+
+fn paths_overlap(a: &[Segment], b: &[Segment]) -> bool {
+    match (a, b) {
+        ([Segment::Rest, ..], _) | (_, [Segment::Rest, ..]) | ([], []) => true,
+        ([], _) | (_, []) => false,
+        ([x, a @ ..], [y, b @ ..]) => {
+            let meet = match (x, y) {
+                (Segment::Literal(x), Segment::Literal(y)) => x == y,
+                (Segment::Literal(text), _) | (_, Segment::Literal(text)) => !text.is_empty(),
+                _ => true,
+            };
+            meet && paths_overlap(a, b)
+        }
+    }
+}
+
+impl Table {
+    /// `routes` in the order of their ids, each with its name. Two that can match the same request
+    /// with the same precedence are a problem.
+    pub(crate) fn new(routes: Vec<(String, Matcher)>, problems: &mut Vec<Problem>) -> Self {
+        let (names, matchers): (Vec<_>, Vec<_>) = routes.into_iter().unzip();
+        let mut order: Vec<(Precedence, usize)> =
+            matchers.iter().enumerate().map(|(i, m)| (m.precedence(), i)).collect();
+        order.sort_by(|a, b| b.0.cmp(&a.0).then(a.1.cmp(&b.1)));
+        report_ties(&order, &names, &matchers, problems);
+
+        let mut table = Self::default();
+        for (rank, (_, index)) in order.iter().enumerate() {
+            let (Some(matcher), Ok(rank), Ok(id)) =
+                (matchers.get(*index), u32::try_from(rank), u32::try_from(*index))
+            else {
+                continue;
+            };
+            let trie = match &matcher.pattern.host {
+                Host::Any => &mut table.any,
+                Host::Wildcard(name) => entry(&mut table.wildcard, name),
+                Host::Exact(name) => entry(&mut table.exact, name),
+            };
+            trie.insert(&matcher.pattern.segments, rank, RouteId(id));
+        }
+        table.matchers = matchers;
+        table
+    }
+
+    pub(crate) fn find(&self, facts: &Facts<'_>) -> Hit {
+        let mut method_missed = false;
+        let mut takes = |id: RouteId| {
+            let Some(matcher) = self.matchers.get(id.index()) else { return false };
+            if !matcher.also.hold(facts) {
+                return false;
+            }
+            let methods = &matcher.pattern.methods;
+            let taken = methods.is_empty() || methods.iter().any(|m| m == facts.method);
+            method_missed |= !taken;
+            taken
+        };
+        match self.tries(facts.host).find_map(|trie| trie.find(facts.path, &mut takes)) {
+            Some(id) => Hit::Route(id),
+            None if method_missed => Hit::Method,
+            None => Hit::None,
+        }
+    }
+
+    /// The methods that routes take on this request's place: for the `Allow` field of a 405.
+    pub(crate) fn methods(&self, facts: &Facts<'_>) -> Vec<&str> {
+        let mut methods = Vec::new();
+        for trie in self.tries(facts.host) {
+            let _ = trie.find(facts.path, &mut |id| {
+                if let Some(matcher) = self.matchers.get(id.index())
+                    && matcher.also.hold(facts)
+                {
+                    methods.extend(matcher.pattern.methods.iter().map(String::as_str));
+                }
+                false
+            });
+        }
+        methods.sort_unstable();
+        methods.dedup();
+        methods
+    }
+
+    /// The tries that a host leads to, the most specific first.
+    fn tries<'a>(&'a self, host: &'a str) -> impl Iterator<Item = &'a Trie> {
+        let host = host.strip_suffix('.').unwrap_or(host);
+        let exact = lookup(&self.exact, host).into_iter();
+        let dots = host.match_indices('.').filter(|(at, _)| *at > 0 && !self.wildcard.is_empty());
+        let wild = dots.filter_map(move |(at, _)| lookup(&self.wildcard, host.get(at + 1..)?));
+        exact.chain(wild).chain([&self.any])
+    }
+}
+
+fn report_ties(
+    order: &[(Precedence, usize)],
+    names: &[String],
+    matchers: &[Matcher],
+    problems: &mut Vec<Problem>,
+) {
+    for same in order.chunk_by(|a, b| a.0 == b.0) {
+        for (i, (_, a)) in same.iter().enumerate() {
+            for (_, b) in
+                same.iter().skip(i + 1).filter(|(_, b)| matchers[*a].overlaps(&matchers[*b]))
+            {
+                problems.push(Problem {
+                    path: format!("route.{}.match", names[*b]),
+                    message: format!(
+                        "`{}` and `{}` can match the same request, and neither is more specific",
+                        names[*a], names[*b]
+                    ),
+                    hint: Some(
+                        "give one of them a method, more of the path, or a `where`".to_owned(),
+                    ),
+                });
+            }
+        }
+    }
+}
+
+fn entry<'a>(hosts: &'a mut Vec<(String, Trie)>, name: &str) -> &'a mut Trie {
+    let at = match hosts.binary_search_by(|(n, _)| n.as_str().cmp(name)) {
+        Ok(at) => at,
+        Err(at) => {
+            hosts.insert(at, (name.to_owned(), Trie::default()));
+            at
+        }
+    };
+    &mut hosts[at].1
+}
+
+/// `name` may be in any case; the list is in lower case.
+fn lookup<'a>(hosts: &'a [(String, Trie)], name: &str) -> Option<&'a Trie> {
+    let at = hosts.binary_search_by(|(n, _)| compare(n.as_bytes(), name.as_bytes())).ok()?;
+    hosts.get(at).map(|(_, trie)| trie)
+}
+
+fn compare(lower: &[u8], any: &[u8]) -> Ordering {
+    lower.iter().copied().cmp(any.iter().map(u8::to_ascii_lowercase))
+}

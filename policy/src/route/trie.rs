@@ -1,0 +1,85 @@
+//! The paths of one host, segment by segment, each with the rank of the route that it leads to.
+
+use crate::plan::RouteId;
+use crate::route::pattern::Segment;
+
+/// A node: what may follow, and the routes that end here. Small ranks are more specific.
+#[derive(Debug, Default)]
+pub(crate) struct Trie {
+    /// Sorted by text.
+    literals: Vec<(String, Self)>,
+    param: Option<Box<Self>>,
+    /// Routes whose path ends here, by rank.
+    ends: Vec<(u32, RouteId)>,
+    /// Routes that take all that follows, by rank.
+    rests: Vec<(u32, RouteId)>,
+    /// The smallest rank here or below.
+    best: Option<u32>,
+}
+
+/// Asked of a route whose path matches: does the rest of it?
+pub(crate) type Takes<'a> = dyn FnMut(RouteId) -> bool + 'a;
+
+impl Trie {
+    pub(crate) fn insert(&mut self, segments: &[Segment], rank: u32, id: RouteId) {
+        self.best = Some(self.best.map_or(rank, |best| best.min(rank)));
+        match segments {
+            [] => self.ends.push((rank, id)),
+            [Segment::Rest, ..] => self.rests.push((rank, id)),
+            [Segment::Param, more @ ..] => {
+                self.param.get_or_insert_default().insert(more, rank, id)
+            }
+            [Segment::Literal(text), more @ ..] => {
+                let at = match self.literals.binary_search_by(|(t, _)| t.cmp(text)) {
+                    Ok(at) => at,
+                    Err(at) => {
+                        self.literals.insert(at, (text.clone(), Self::default()));
+                        at
+                    }
+                };
+                self.literals[at].1.insert(more, rank, id);
+            }
+        }
+    }
+
+    /// The most specific route whose path matches and that `takes` the request.
+    pub(crate) fn find(&self, path: &str, takes: &mut Takes<'_>) -> Option<RouteId> {
+        let mut found = None;
+        // `*` (of OPTIONS) is not a path.
+        self.search(Some(path.strip_prefix('/')?), takes, &mut found);
+        found.map(|(_, id)| id)
+    }
+
+    /// `rest` is what is left of the path after a slash; None when nothing is, not even a slash.
+    fn search(
+        &self,
+        rest: Option<&str>,
+        takes: &mut Takes<'_>,
+        found: &mut Option<(u32, RouteId)>,
+    ) {
+        let worth = |best: Option<u32>, found: &Option<(u32, RouteId)>| {
+            best.is_some_and(|best| found.is_none_or(|(rank, _)| best < rank))
+        };
+        if !worth(self.best, found) {
+            return;
+        }
+        if let Some(rest) = rest {
+            let (segment, more) = match rest.split_once('/') {
+                Some((segment, more)) => (segment, Some(more)),
+                None => (rest, None),
+            };
+            if let Ok(at) = self.literals.binary_search_by(|(t, _)| t.as_str().cmp(segment)) {
+                self.literals[at].1.search(more, takes, found);
+            }
+            if let Some(param) = self.param.as_ref().filter(|_| !segment.is_empty()) {
+                param.search(more, takes, found);
+            }
+        }
+        let ends = if rest.is_none() { self.ends.as_slice() } else { &[] };
+        for &(rank, id) in ends.iter().chain(&self.rests) {
+            if worth(Some(rank), found) && takes(id) {
+                *found = Some((rank, id));
+            }
+        }
+    }
+}
