@@ -62,7 +62,8 @@ mod tests {
 
     #[test]
     fn text_quotes_what_has_blanks() {
-        let fields = [("why", Value::from("no room")), ("to", "stdout".into()), ("lines", 2.into())];
+        let fields =
+            [("why", Value::from("no room")), ("to", "stdout".into()), ("lines", 2.into())];
         assert_eq!(text("log_lost", &fields), "log_lost why=\"no room\" to=stdout lines=2\n");
     }
 }

@@ -62,7 +62,9 @@ fn workers_line(cores: &[Option<usize>]) -> String {
     let pinned: Option<Vec<usize>> = cores.iter().copied().collect();
     match pinned {
         Some(pinned) => format!("{} on CPUs {}", cores.len(), ranges(&pinned)),
-        None => format!("{}, not pinned: more workers than CPUs that this process may use", cores.len()),
+        None => {
+            format!("{}, not pinned: more workers than CPUs that this process may use", cores.len())
+        }
     }
 }
 

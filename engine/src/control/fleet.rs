@@ -158,7 +158,8 @@ impl Fleet {
 
     /// One answer per worker that still answers.
     pub(crate) fn inspect(&self) -> Vec<(usize, oneshot::Receiver<Snapshot>)> {
-        let running = |worker: &&Worker| matches!(worker.state, State::Running { .. } | State::Draining);
+        let running =
+            |worker: &&Worker| matches!(worker.state, State::Running { .. } | State::Draining);
         let ask = |worker: &Worker| {
             let (tell, told) = oneshot::channel();
             worker.mailbox.send(Message::Inspect(tell));

@@ -9,9 +9,9 @@ pub(crate) mod fleet;
 mod notify;
 mod reload;
 pub(crate) mod socket;
-mod start;
 pub(crate) mod source;
+mod start;
 mod steward;
 
-pub(crate) use banner::{driver_line, ranges};
+pub(crate) use banner::ranges;
 pub(crate) use start::{Order, run};

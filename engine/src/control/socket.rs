@@ -64,7 +64,8 @@ pub(crate) fn find(asked: Option<&Path>) -> PathBuf {
 /// # Errors
 /// When another process answers there, or the file can't be made.
 pub(crate) fn bind(place: &Place) -> Result<(UnixListener, SocketFile), Failure> {
-    let made = |e: &io::Error| Failure::io(format_args!("control socket {}", place.path.display()), e);
+    let made =
+        |e: &io::Error| Failure::io(format_args!("control socket {}", place.path.display()), e);
     prepare_dir(&place.path)?;
     let path = match UnixStream::connect(&place.path) {
         Ok(_) if place.yields => {

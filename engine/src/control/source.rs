@@ -7,11 +7,11 @@ use std::net::{SocketAddr, ToSocketAddrs as _};
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use sluice_config::Config;
+use sluice_config::{Config, SecretRef};
 use sluice_policy::plan::{EndpointKey, Plan};
 use tokio::task::JoinSet;
 
-use crate::exit::{Exit, Failure};
+use crate::exit::{Exit, Failure, reason};
 
 /// Where the text is.
 #[derive(Clone, Debug)]
@@ -127,6 +127,20 @@ fn look_up(upstream: &str, server: &str) -> Result<Vec<SocketAddr>, String> {
     Ok(found)
 }
 
-fn token(_config: &Config) -> Result<Option<Token>, Failure> {
-    Ok(None)
+/// Read every secret that the configuration refers to.
+fn token(config: &Config) -> Result<Option<Token>, Failure> {
+    let Some(secret) = &config.admin.token else { return Ok(None) };
+    read(secret)
+        .map(|token| Some(Token(token)))
+        .map_err(|why| Failure::new(Exit::Configuration, format!("admin.token: {secret}: {why}")))
+}
+
+fn read(secret: &SecretRef) -> Result<Vec<u8>, String> {
+    let value = match secret {
+        SecretRef::Env(name) => std::env::var_os(name).ok_or("not set")?.into_encoded_bytes(),
+        SecretRef::File(path) => std::fs::read(path).map_err(|e| reason(&e))?,
+    };
+    let value = value.trim_ascii_end();
+    // An empty token would let everybody in.
+    if value.is_empty() { Err("is empty".to_owned()) } else { Ok(value.to_vec()) }
 }

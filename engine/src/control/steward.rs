@@ -207,16 +207,17 @@ impl Steward {
     }
 
     fn reload(&mut self, tell: Option<Told>) {
-        match self.phase() {
-            Phase::Serving if self.reloads.ask(tell) => self.load(),
-            Phase::Serving => {}
-            phase @ (Phase::Starting | Phase::Draining) => {
-                let text = format!("no reload while {}", phase.name());
-                event!("reload_refused", why = text);
-                if let Some(tell) = tell {
-                    let _ = tell.send(Err(Failure::new(Exit::Failed, text)));
-                }
+        let phase = self.phase();
+        if phase == Phase::Serving {
+            if self.reloads.ask(tell) {
+                self.load();
             }
+            return;
+        }
+        let text = format!("no reload while {}", phase.name());
+        event!("reload_refused", why = text);
+        if let Some(tell) = tell {
+            let _ = tell.send(Err(Failure::new(Exit::Failed, text)));
         }
     }
 
@@ -263,8 +264,7 @@ impl Steward {
             self.pen.turn(to, sink);
         }
         let number = current.number + 1;
-        let generation =
-            Generation { number, config: loaded.config, addresses: loaded.addresses };
+        let generation = Generation { number, config: loaded.config, addresses: loaded.addresses };
         self.desk.fleet().adopt(Arc::new(generation));
         let mut standing = self.desk.standing();
         standing.token = loaded.token;

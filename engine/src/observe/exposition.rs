@@ -121,7 +121,8 @@ fn limits(text: &mut Exposition, limits: &BTreeMap<String, Vec<Arc<LimitCells>>>
     const DECISIONS: &str = "sluice_limit_decisions_total";
     text.family(DECISIONS, "counter", "What each limit decided.");
     for (limit, cells) in limits {
-        let sum = |read: fn(&LimitCells) -> &Cell| cells.iter().map(|c| read(c).value()).sum::<u64>();
+        let sum =
+            |read: fn(&LimitCells) -> &Cell| cells.iter().map(|c| read(c).value()).sum::<u64>();
         let (allowed, refused) = (sum(|c| &c.allowed), sum(|c| &c.refused));
         text.sample(DECISIONS, &[("limit", limit), ("decision", "allowed")], allowed);
         text.sample(DECISIONS, &[("limit", limit), ("decision", "refused")], refused);

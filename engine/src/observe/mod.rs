@@ -5,4 +5,5 @@ pub(crate) mod cells;
 pub(crate) mod exposition;
 pub(crate) mod journal;
 pub(crate) mod percentile;
+pub(crate) mod process;
 pub(crate) mod writer;

@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use crossbeam::channel::{Receiver, Sender, bounded, select_biased, unbounded};
-use sluice_config::LogTo;
+use sluice_config::LogTarget;
 
 use super::journal::{Block, JournalReceiver};
 use crate::event::event;
@@ -22,7 +22,7 @@ use crate::exit::reason;
 #[derive(Debug)]
 pub(crate) struct Pen {
     orders: Sender<Order>,
-    target: LogTo,
+    target: LogTarget,
 }
 
 /// An opened log.
@@ -43,13 +43,13 @@ enum Order {
 impl Sink {
     /// # Errors
     /// When the file can't be opened for appending.
-    pub(crate) fn open(to: &LogTo) -> io::Result<Self> {
+    pub(crate) fn open(to: &LogTarget) -> io::Result<Self> {
         // A copy of the descriptor: std's own stdout is buffered by lines and shared.
         Ok(match to {
-            LogTo::Stdout => Self::stream(io::stdout().as_fd().try_clone_to_owned()?.into()),
-            LogTo::Stderr => Self::stream(io::stderr().as_fd().try_clone_to_owned()?.into()),
-            LogTo::File(path) => Self { file: Some(append(path)?), path: Some(path.clone()) },
-            LogTo::Off => Self { file: None, path: None },
+            LogTarget::Stdout => Self::stream(io::stdout().as_fd().try_clone_to_owned()?.into()),
+            LogTarget::Stderr => Self::stream(io::stderr().as_fd().try_clone_to_owned()?.into()),
+            LogTarget::File(path) => Self { file: Some(append(path)?), path: Some(path.clone()) },
+            LogTarget::Off => Self { file: None, path: None },
         })
     }
 
@@ -61,7 +61,7 @@ impl Sink {
 impl Pen {
     /// # Errors
     /// When no thread can be had.
-    pub(crate) fn start(journal: JournalReceiver, to: &LogTo, sink: Sink) -> io::Result<Self> {
+    pub(crate) fn start(journal: JournalReceiver, to: &LogTarget, sink: Sink) -> io::Result<Self> {
         let (orders, received) = unbounded();
         let writer = Writer { sink, torn: false, failing: false };
         std::thread::Builder::new()
@@ -71,12 +71,12 @@ impl Pen {
     }
 
     /// Whether the log goes elsewhere under this configuration.
-    pub(crate) fn differs(&self, to: &LogTo) -> bool {
+    pub(crate) fn differs(&self, to: &LogTarget) -> bool {
         self.target != *to
     }
 
     /// Write to that from now on.
-    pub(crate) fn turn(&mut self, to: &LogTo, sink: Sink) {
+    pub(crate) fn turn(&mut self, to: &LogTarget, sink: Sink) {
         self.target = to.clone();
         let _ = self.orders.send(Order::Turn(sink));
     }
@@ -221,7 +221,7 @@ mod tests {
     #[test]
     fn lines_go_where_the_log_was_when_they_were_handed_over() {
         let (path, moved, other) = (file("log"), file("log.1"), file("log2"));
-        let to = LogTo::File(path.clone());
+        let to = LogTarget::File(path.clone());
         let (workers, writer) = journal();
         let mut pen = Pen::start(writer, &to, Sink::open(&to).unwrap()).unwrap();
         send(&workers, "1\n2\n");
@@ -231,7 +231,7 @@ mod tests {
         pen.reopen();
         pen.finish(PATIENCE);
         send(&workers, "4\n");
-        let to = LogTo::File(other.clone());
+        let to = LogTarget::File(other.clone());
         assert!(pen.differs(&to));
         pen.turn(&to, Sink::open(&to).unwrap());
         assert!(!pen.differs(&to));
@@ -246,9 +246,9 @@ mod tests {
 
     #[test]
     fn a_full_disk_costs_lines_and_nothing_else() {
-        let full = LogTo::File("/dev/full".into());
+        let full = LogTarget::File("/dev/full".into());
         let path = file("log3");
-        let to = LogTo::File(path.clone());
+        let to = LogTarget::File(path.clone());
         let (workers, writer) = journal();
         let mut pen = Pen::start(writer, &full, Sink::open(&full).unwrap()).unwrap();
         send(&workers, "lost\n");
@@ -265,7 +265,7 @@ mod tests {
         let (reader, pipe) = std::io::pipe().unwrap();
         let sink = Sink::stream(File::from(std::os::fd::OwnedFd::from(pipe)));
         let (workers, writer) = journal();
-        let pen = Pen::start(writer, &LogTo::Stdout, sink).unwrap();
+        let pen = Pen::start(writer, &LogTarget::Stdout, sink).unwrap();
         drop(reader);
         send(&workers, "lost\n");
         pen.finish(PATIENCE);
