@@ -6,7 +6,7 @@
 use std::fmt::Write as _;
 use std::io::{IsTerminal as _, Write as _};
 
-use serde_json::{Map, Value};
+use serde_json::Value;
 
 use crate::clock;
 
@@ -26,11 +26,14 @@ pub(crate) fn write(name: &str, fields: &[(&str, Value)]) {
 }
 
 fn json(name: &str, fields: &[(&str, Value)]) -> String {
-    let mut line = Map::new();
-    line.insert("time".to_owned(), clock::rfc3339(clock::since_1970()).into());
-    line.insert("event".to_owned(), name.into());
-    line.extend(fields.iter().map(|(key, value)| ((*key).to_owned(), value.clone())));
-    format!("{}\n", Value::Object(line))
+    let time = clock::rfc3339(clock::since_1970());
+    let mut line = format!("{{\"time\":\"{time}\",\"event\":\"{name}\"");
+    for (key, value) in fields {
+        // Keys are identifiers of ours, and a `Value` shows itself as JSON.
+        let _ = write!(line, ",\"{key}\":{value}");
+    }
+    line.push_str("}\n");
+    line
 }
 
 fn text(name: &str, fields: &[(&str, Value)]) -> String {

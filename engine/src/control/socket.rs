@@ -110,11 +110,11 @@ fn prepare_dir(path: &Path) -> Result<(), Failure> {
         let built = DirBuilder::new().recursive(true).mode(0o700).create(dir);
         built.map_err(|e| Failure::io(format_args!("control socket: {}", dir.display()), &e))?;
     }
-    // In a directory that anybody may write to, somebody else may have made it before us.
-    let shared = dir.parent() == Some(Path::new("/tmp"));
+    // In a directory that anybody may write to, somebody else may have made ours before us.
+    let uid = rustix::process::getuid().as_raw();
     let foreign = std::fs::symlink_metadata(dir)
-        .is_ok_and(|d| d.uid() != rustix::process::getuid().as_raw() || d.mode() & 0o077 != 0);
-    if shared && foreign {
+        .is_ok_and(|found| found.uid() != uid || found.mode() & 0o077 != 0);
+    if dir == shared_dir(uid) && foreign {
         let text = format!("{} is open to others; choose another --control", dir.display());
         return Err(Failure::new(Exit::Permission, text));
     }
@@ -132,8 +132,13 @@ fn choose(env: impl Fn(&str) -> Option<OsString>, uid: u32) -> PathBuf {
     }
     match env("XDG_RUNTIME_DIR").filter(|dir| !dir.is_empty()) {
         Some(dir) => Path::new(&dir).join("sluice").join(FILE),
-        None => PathBuf::from(format!("/tmp/sluice-{uid}")).join(FILE),
+        None => shared_dir(uid).join(FILE),
     }
+}
+
+/// Where there is no directory of our own.
+fn shared_dir(uid: u32) -> PathBuf {
+    PathBuf::from(format!("/tmp/sluice-{uid}"))
 }
 
 #[cfg(test)]
