@@ -66,3 +66,27 @@ impl Readiness {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::control::fixture::{desk, fleet, obedient};
+    use crate::runtime::Driver;
+
+    #[tokio::test]
+    async fn ready_means_that_every_worker_serves() {
+        let (fleet, _heard) = fleet(2, obedient).await;
+        let (desk, _asked) = desk(fleet);
+        let running = || WorkerState::Running { driver: Driver::Epoll, fallen: vec![] };
+        desk.fleet().workers[0].state = running();
+        desk.standing().phase = Phase::Serving;
+        assert!(!Readiness::of(&desk).ready, "one has not started");
+        desk.fleet().workers[1].state = running();
+        assert!(Readiness::of(&desk).ready);
+        desk.standing().refused = Some((std::time::Duration::ZERO, "broken".to_owned()));
+        let readiness = Readiness::of(&desk);
+        assert_eq!((readiness.ready, readiness.config.state), (true, "last-known-good"));
+        desk.standing().phase = Phase::Draining;
+        assert!(!Readiness::of(&desk).ready);
+    }
+}

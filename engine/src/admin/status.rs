@@ -201,3 +201,38 @@ fn endpoints(plan: &Plan, busy: &BTreeMap<EndpointKey, u64>) -> Vec<EndpointStat
         })
         .collect()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::control::fixture::{desk, fleet, obedient};
+    use crate::runtime::Driver;
+
+    #[tokio::test]
+    async fn what_is_written_is_what_sluice_status_reads() {
+        let (mut fleet, _heard) = fleet(2, obedient).await;
+        fleet.workers[1].state = WorkerState::Running { driver: Driver::Epoll, fallen: vec![] };
+        fleet.workers[1].cells.connections_open.add(2);
+        fleet.workers[0].cells.connections_open.add(3);
+        fleet.workers[0].cells.all.record(Duration::from_millis(1));
+        let endpoint = fleet.generation().config.plan.upstreams()[0].endpoints[0].key;
+        let (desk, _asked) = desk(fleet);
+        desk.standing().refused = Some((Duration::ZERO, "broken".to_owned()));
+        let status = Status::of(&desk, &BTreeMap::from([(endpoint, 4)]));
+        let json = serde_json::to_value(&status).unwrap();
+        for (pointer, expected) in [
+            ("/phase", json!("starting")),
+            ("/config/number", json!(1)),
+            ("/config/refused/why", json!("broken")),
+            ("/driver/name", json!("epoll")),
+            ("/connections", json!(5)),
+            ("/requests", json!(1)),
+            ("/workers/0/state", json!("starting")),
+            ("/workers/1/driver", json!("epoll")),
+            ("/upstreams/0", json!({"upstream": "app", "server": "127.0.0.1:9", "in_flight": 4})),
+        ] {
+            assert_eq!(json.pointer(pointer), Some(&expected), "{pointer}");
+        }
+        assert_eq!(serde_json::from_value::<Status>(json).unwrap(), status);
+    }
+}

@@ -12,6 +12,8 @@ pub(crate) enum Sign {
     Reload,
     /// USR1
     ReopenLogs,
+    /// USR2: there is nothing that it does yet, but its default is death.
+    Upgrade,
 }
 
 #[derive(Debug)]
@@ -20,6 +22,7 @@ pub(crate) struct Ears {
     int: Signal,
     hup: Signal,
     usr1: Signal,
+    usr2: Signal,
 }
 
 impl Ears {
@@ -33,6 +36,7 @@ impl Ears {
             int: signal(SignalKind::interrupt())?,
             hup: signal(SignalKind::hangup())?,
             usr1: signal(SignalKind::user_defined1())?,
+            usr2: signal(SignalKind::user_defined2())?,
         })
     }
 
@@ -42,6 +46,7 @@ impl Ears {
             _ = self.int.recv() => Sign::Stop,
             _ = self.hup.recv() => Sign::Reload,
             _ = self.usr1.recv() => Sign::ReopenLogs,
+            _ = self.usr2.recv() => Sign::Upgrade,
         }
     }
 }

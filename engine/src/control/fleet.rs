@@ -149,6 +149,9 @@ impl Fleet {
 
     pub(crate) fn drain(&mut self) {
         for worker in &mut self.workers {
+            // The worker's own socket is then the last one: when it closes that, new clients are
+            // refused.
+            worker.listeners.clear();
             worker.mailbox.send(Message::Drain);
             if !matches!(worker.state, State::Ended) {
                 worker.state = State::Draining;
@@ -235,5 +238,64 @@ impl Drop for Alarm {
     fn drop(&mut self) {
         let why = "its thread ended".to_owned();
         let _ = self.news.send(News::Died { worker: self.worker, why });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::fixture::{fleet, mortal, obedient};
+    use super::*;
+
+    #[tokio::test]
+    async fn workers_start_adopt_answer_and_drain() {
+        let (mut fleet, mut heard) = fleet(2, obedient).await;
+        assert!(!fleet.all_running());
+        for _ in 0..2 {
+            let Some(News::Started { worker, driver, fallen }) = heard.recv().await else {
+                panic!("both start")
+            };
+            fleet.workers[worker].state = State::Running { driver, fallen };
+        }
+        assert!(fleet.all_running());
+        let old = fleet.generation();
+        let (config, addresses) = (Arc::clone(&old.config), old.addresses.clone());
+        fleet.adopt(Arc::new(Generation { number: 2, config, addresses }));
+        for (_, answer) in fleet.inspect() {
+            assert_eq!(answer.await.unwrap().in_flight, 7, "messages are taken in their order");
+        }
+        let adopted = |cells: &Arc<Cells>| cells.routes()[0].0 == "adopted-2";
+        assert!(fleet.cells().iter().all(adopted));
+        fleet.drain();
+        for _ in 0..2 {
+            let Some(News::Ended { worker }) = heard.recv().await else { panic!("both end") };
+            fleet.workers[worker].state = State::Ended;
+        }
+        assert!(fleet.all_ended());
+    }
+
+    #[tokio::test]
+    async fn a_dead_worker_leaves_its_counters_to_a_successor_but_not_its_gauges() {
+        let (mut fleet, mut heard) = fleet(1, mortal).await;
+        for lives in 1..=2 {
+            let news = heard.recv().await;
+            assert!(matches!(news, Some(News::Died { worker: 0, .. })), "{news:?}");
+            fleet.bury(0);
+            let cells = &fleet.workers[0].cells;
+            assert_eq!(cells.connections_open.value(), 0);
+            assert_eq!(cells.connections_total.value(), 3 * lives);
+            assert!(fleet.replace(0, Instant::from_nanos(lives)).unwrap());
+        }
+    }
+
+    #[tokio::test]
+    async fn workers_that_die_too_often_are_not_replaced() {
+        let (mut fleet, _heard) = fleet(1, obedient).await;
+        let second = |n: u64| Instant::from_nanos(n * 1_000_000_000);
+        for n in 0..REPLACEMENTS_MAX as u64 {
+            fleet.bury(0);
+            assert!(fleet.replace(0, second(n)).unwrap());
+        }
+        assert!(!fleet.replace(0, second(59)).unwrap(), "the eleventh within a minute");
+        assert!(fleet.replace(0, second(60)).unwrap(), "the first is a minute ago");
     }
 }

@@ -5,6 +5,8 @@ mod banner;
 pub(crate) mod bind;
 pub(crate) mod desk;
 mod ears;
+#[cfg(test)]
+pub(crate) mod fixture;
 pub(crate) mod fleet;
 mod notify;
 mod reload;

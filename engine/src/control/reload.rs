@@ -1,7 +1,7 @@
 //! Whether a reload may begin, and who is to be told how it ended. At most one is under way; all
 //! that is asked for meanwhile is one more.
 
-use sluice_config::Config;
+use sluice_config::{Change, Config, Effect, diff};
 
 use crate::exit::{Exit, Failure};
 
@@ -52,15 +52,12 @@ impl<W> Reloads<W> {
 
 /// What of the new configuration a running process can't take up, if anything.
 pub(crate) fn obstacle(old: &Config, new: &Config) -> Option<Failure> {
-    let listen = |config: &Config| config.server.listen.iter().map(|l| l.addr).collect::<Vec<_>>();
-    let fixed = [
-        ("server.listen", listen(old) != listen(new)),
-        ("server.workers", old.server.workers != new.server.workers),
-        ("server.io", old.server.io != new.server.io),
-        ("server.limit_keys", old.server.limit_keys != new.server.limit_keys),
-        ("admin.listen", old.admin.listen != new.admin.listen),
-    ];
-    let changed: Vec<_> = fixed.iter().filter(|(_, changed)| *changed).map(|(k, _)| *k).collect();
+    let fixed = |change: &Change| match change.effect {
+        Effect::Swap => false,
+        Effect::Rebind | Effect::Restart => true,
+    };
+    let changes = diff(old, new).into_iter().filter(fixed);
+    let changed: Vec<_> = changes.map(|change| change.path).collect();
     (!changed.is_empty()).then(|| {
         let text = format!("needs a restart: {}", changed.join(", "));
         Failure::new(Exit::Configuration, text)
@@ -86,5 +83,28 @@ mod tests {
         assert!(!reloads.ask(None));
         assert!(reloads.settle().again);
         assert!(!reloads.settle().again);
+    }
+
+    #[test]
+    fn what_a_running_process_cannot_take_up_is_named() {
+        let config = |lines: &str| {
+            let toml = format!("version = 1\n{lines}\n[route.a]\nmatch = \"/\"\nrespond = {{}}\n");
+            sluice_config::parse(&toml).unwrap_or_else(|e| panic!("{e}\n{toml}"))
+        };
+        let old = config("");
+        for (lines, expected) in [
+            ("", None),
+            ("[server]\ndrain = \"1s\"", None),
+            ("[log.access]\nto = \"stderr\"", None),
+            ("[server]\nlisten = [\":8080\"]", None),
+            ("[server]\nlisten = [\":8081\"]", Some("needs a restart: server.listen")),
+            (
+                "[server]\nworkers = 3\nio = \"epoll\"\n[admin]\nlisten = \"off\"",
+                Some("needs a restart: admin.listen, server.io, server.workers"),
+            ),
+        ] {
+            let found = obstacle(&old, &config(lines));
+            assert_eq!(found.as_ref().map(|failure| failure.text.as_str()), expected, "{lines}");
+        }
     }
 }

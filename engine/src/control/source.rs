@@ -31,6 +31,8 @@ pub(crate) struct Loaded {
     pub(crate) addresses: BTreeMap<EndpointKey, Vec<SocketAddr>>,
     /// What a caller of the admin API must show to change something.
     pub(crate) token: Option<Token>,
+    /// What deserves a second look, as people read it.
+    pub(crate) warnings: String,
 }
 
 /// A secret. Never printed.
@@ -71,7 +73,9 @@ impl Source {
         })?;
         let token = token(&config)?;
         let addresses = resolve(&config.plan).await?;
-        Ok(Loaded { config: Arc::new(config), addresses, token })
+        let warnings = sluice_config::render(&config.warnings, &self.name(), &text, colour);
+        let warnings = warnings.trim_end().to_owned();
+        Ok(Loaded { config: Arc::new(config), addresses, token, warnings })
     }
 }
 

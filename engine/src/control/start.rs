@@ -68,6 +68,9 @@ async fn start(order: Order, body: fn(Seat)) -> Result<Steward, Failure> {
     // Before anything else: a signal must not find its default, which is death.
     let ears = Ears::open().map_err(|e| Failure::io("signals", &e))?;
     let loaded = order.source.load(order.colour).await?;
+    if !loaded.warnings.is_empty() {
+        eprintln!("{}", loaded.warnings);
+    }
     // std has set SIGPIPE to be ignored before main: a write to a closed socket is an error.
     raise_descriptor_limit();
 

@@ -94,7 +94,9 @@ impl Steward {
     fn hear(&mut self, news: News) {
         match news {
             News::Started { worker, driver, fallen } => {
-                event!("worker_started", worker = worker, driver = driver.name());
+                if self.phase() != Phase::Starting {
+                    event!("worker_replaced", worker = worker, driver = driver.name());
+                }
                 self.settle(worker, State::Running { driver, fallen });
             }
             News::Refused { worker, why } => match self.phase() {
@@ -178,6 +180,7 @@ impl Steward {
             Sign::Stop => self.stop(),
             Sign::Reload => self.reload(None),
             Sign::ReopenLogs => self.pen.reopen(),
+            Sign::Upgrade => event!("upgrade_refused", why = "this version has none"),
         }
     }
 
@@ -262,6 +265,9 @@ impl Steward {
         if self.pen.differs(to) {
             let sink = Sink::open(to).map_err(|e| Failure::io("access log", &e))?;
             self.pen.turn(to, sink);
+        }
+        if !loaded.warnings.is_empty() {
+            event!("config_warnings", warnings = loaded.warnings);
         }
         let number = current.number + 1;
         let generation = Generation { number, config: loaded.config, addresses: loaded.addresses };

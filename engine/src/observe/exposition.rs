@@ -22,6 +22,13 @@ pub(crate) fn describe() {
     describe_counter!(WORKER_RESTARTS, "Workers that died and were replaced.");
     describe_counter!(WRITTEN, "Access log lines written.");
     describe_counter!(LOST, "Access log lines that could not be written.");
+    // A counter that is there from the start shows its first step as one.
+    for name in [WORKER_RESTARTS, WRITTEN, LOST] {
+        metrics::counter!(name).increment(0);
+    }
+    for result in ["adopted", "refused"] {
+        metrics::counter!(RELOADS, "result" => result).increment(0);
+    }
 }
 
 type Figure = (&'static str, &'static str, fn(&Cells) -> &Cell);
