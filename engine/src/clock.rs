@@ -54,33 +54,41 @@ pub(crate) fn since_1970() -> Duration {
     SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default()
 }
 
-/// RFC 3339 in UTC with milliseconds: `2026-11-29T23:46:43.120Z`.
-pub(crate) fn rfc3339(since_1970: Duration) -> String {
-    let secs = since_1970.as_secs();
-    let (days, second) = (secs / 86_400, secs % 86_400);
-    let (year, month, day) = civil(days);
-    format!(
-        "{year:04}-{month:02}-{day:02}T{:02}:{:02}:{:02}.{:03}Z",
-        second / 3600,
-        second / 60 % 60,
-        second % 60,
-        since_1970.subsec_millis()
-    )
+/// Processor time that all threads of this process have used.
+pub(crate) fn cpu_time() -> Duration {
+    let spent = rustix::time::clock_gettime(rustix::time::ClockId::ProcessCPUTime);
+    Duration::try_from(spent).unwrap_or_default()
 }
 
-/// Days since 1970 to year, month and day of the Gregorian calendar (Hinnant, "chrono-compatible
-/// low-level date algorithms", civil_from_days).
-const fn civil(days: u64) -> (u64, u64, u64) {
-    let shifted = days + 719_468;
-    let (era, day_of_era) = (shifted / 146_097, shifted % 146_097);
+/// CLOCK_MONOTONIC in microseconds, as systemd wants it with `RELOADING=1`.
+pub(crate) fn monotonic_us() -> i128 {
+    let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
+    i128::from(now.tv_sec) * 1_000_000 + i128::from(now.tv_nsec) / 1_000
+}
+
+/// A time since 1970 as RFC 3339 in UTC with milliseconds: `2026-02-28T12:00:00.000Z`.
+pub(crate) fn rfc3339(since_1970: Duration) -> String {
+    let seconds = since_1970.as_secs();
+    let (days, second) = (seconds / 86_400, seconds % 86_400);
+    let (year, month, day) = civil(days);
+    let (hour, minute, second) = (second / 3600, second / 60 % 60, second % 60);
+    let ms = since_1970.subsec_millis();
+    format!("{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}.{ms:03}Z")
+}
+
+/// Year, month and day of a day since 1970. Counts in eras of 400 years that begin on 1 March, so
+/// that the leap day is the last of its year (Hinnant, "chrono-compatible low-level date
+/// algorithms", civil_from_days).
+fn civil(days: u64) -> (u64, u64, u64) {
+    let days = days + 719_468;
+    let (era, day_of_era) = (days / 146_097, days % 146_097);
     let year_of_era =
-        (day_of_era - day_of_era / 1460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
+        (day_of_era - day_of_era / 1_460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
     let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
-    let shifted_month = (5 * day_of_year + 2) / 153;
-    let day = day_of_year - (153 * shifted_month + 2) / 5 + 1;
-    let month = if shifted_month < 10 { shifted_month + 3 } else { shifted_month - 9 };
-    let year = year_of_era + era * 400 + if month <= 2 { 1 } else { 0 };
-    (year, month, day)
+    let month = (5 * day_of_year + 2) / 153;
+    let day = day_of_year - (153 * month + 2) / 5 + 1;
+    let month = if month < 10 { month + 3 } else { month - 9 };
+    (year_of_era + era * 400 + u64::from(month <= 2), month, day)
 }
 
 #[cfg(test)]
@@ -88,16 +96,17 @@ mod tests {
     use super::*;
 
     #[test]
-    fn calendar_dates() {
-        let table = [
+    fn dates_are_right_around_leap_days() {
+        for (seconds, expected) in [
             (0, "1970-01-01T00:00:00.000Z"),
-            (951_782_399_999, "2000-02-28T23:59:59.999Z"),
-            (951_782_400_000, "2000-02-29T00:00:00.000Z"),
-            (1_709_251_200_000, "2024-03-01T00:00:00.000Z"),
-            (4_102_444_799_000, "2099-12-31T23:59:59.000Z"),
-        ];
-        for (ms, expected) in table {
-            assert_eq!(rfc3339(Duration::from_millis(ms)), expected);
+            (951_782_399, "2000-02-28T23:59:59.000Z"),
+            (951_782_400, "2000-02-29T00:00:00.000Z"),
+            (951_868_800, "2000-03-01T00:00:00.000Z"),
+            (1_709_251_199, "2024-02-29T23:59:59.000Z"),
+            (4_107_542_400, "2100-03-01T00:00:00.000Z"),
+        ] {
+            assert_eq!(rfc3339(Duration::from_secs(seconds)), expected);
         }
+        assert_eq!(rfc3339(Duration::from_millis(1_234)), "1970-01-01T00:00:01.234Z");
     }
 }

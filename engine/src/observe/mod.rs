@@ -2,5 +2,9 @@
 //! policy.
 
 pub(crate) mod cells;
+pub(crate) mod exposition;
 pub(crate) mod journal;
+pub(crate) mod percentile;
+pub(crate) mod process;
 pub(crate) mod record;
+pub(crate) mod writer;
