@@ -91,7 +91,7 @@ fn limit(name: &str, resource: Resource, least: u64) -> Finding {
     Finding {
         name: name.to_owned(),
         is: format!("{} (hard {})", shown(limit.current), shown(limit.maximum)),
-        should: low.then(|| format!("hard limit {least}")),
+        should: low.then(|| format!("a hard limit of {least}")),
     }
 }
 
@@ -121,7 +121,7 @@ fn huge_pages() -> Finding {
     let name = "transparent_hugepage".to_owned();
     let found = fs::read_to_string("/sys/kernel/mm/transparent_hugepage/enabled");
     let Ok(found) = found else { return Finding { name, is: unknown(), should: None } };
-    let chosen = found.split(['[', ']']).nth(1).unwrap_or(found.trim()).to_owned();
+    let chosen = found.split(['[', ']']).nth(1).unwrap_or_else(|| found.trim()).to_owned();
     let should = (chosen == "always")
         .then(|| "madvise: huge pages for everything grow memory and stall".to_owned());
     Finding { name, is: chosen, should }

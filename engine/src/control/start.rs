@@ -136,7 +136,7 @@ fn wanted(io: Io) -> Wanted {
 /// than cores are left to the scheduler: two pinned to one core would starve each other.
 fn seats(asked: Option<NonZeroU16>) -> Vec<Option<CoreId>> {
     let cores = core_affinity::get_core_ids().unwrap_or_default();
-    let workers = asked.map_or(cores.len().max(1), |n| usize::from(n.get()));
+    let workers = asked.map_or_else(|| cores.len().max(1), |n| usize::from(n.get()));
     if workers > cores.len() {
         return vec![None; workers];
     }
