@@ -3,14 +3,12 @@
 //! In the order of this file: the tree, each table as its type, names and references, bounds, the
 //! plan, and then what deserves a second look.
 
-use core::time::Duration;
 use std::sync::Arc;
 
 use serde::Deserialize;
 use sluice_policy::admit::{FILTERS, Specs};
 use sluice_policy::draft::{Draft, RouteSpec};
 use sluice_policy::plan::{self, Plan};
-use sluice_policy::unit::Span;
 use toml::de::{DeTable, DeValue};
 
 use crate::document::Document;
@@ -19,7 +17,7 @@ use crate::near;
 use crate::problem::{Problem, Problems, Severity};
 use crate::reader::{FAULTS_MAX, Fault, Keys, Reader, unknown_key};
 use crate::written::{AdminTable, LogTable, ServerTable};
-use crate::{diff, later, warn};
+use crate::{bounds, diff, later, warn};
 
 /// Reads a configuration. Pure: opens no file, reads no environment.
 ///
@@ -32,7 +30,7 @@ pub fn parse(text: &str) -> Result<Config, Problems> {
     let written = Written::read(&document, &mut reader);
     names(&document, &mut reader);
     references(&document, &mut reader);
-    bounds(&document, &mut reader, &written);
+    bounds::check(&document, &mut reader, &written.server, &written.admin);
     let Written { server, admin, log, draft } = written;
     let plan = compile(&document, &mut reader, draft);
     match plan {
@@ -191,45 +189,6 @@ pub(crate) fn reference(document: &Document<'_>, reader: &mut Reader, path: &str
     reader.note(fault(path, document.underline(path), message, Some(hint)));
 }
 
-/// Bounds of the gateway's own numbers. Those of decisions are the plan's.
-fn bounds(document: &Document<'_>, reader: &mut Reader, written: &Written) {
-    let server = &written.server;
-    let mut within = |path: &str, value: u64, low: u64, high: u64, shown: [&dyn ToString; 2]| {
-        if !(low..=high).contains(&value) {
-            let hint = format!("write {} to {}", shown[0].to_string(), shown[1].to_string());
-            let span = document.underline(path);
-            reader.note(fault(path, span, "out of bounds".to_owned(), Some(hint)));
-        }
-    };
-    within("server.header_bytes", server.header_bytes.0, 1 << 10, 64 << 10, [&"1KiB", &"64KiB"]);
-    for (key, value, low, high) in [
-        ("headers", u32::from(server.headers), 1_u32, 1000_u32),
-        ("connections", server.connections, 1, CONNECTIONS_MAX),
-        ("connections_per_client", server.connections_per_client, 0, CONNECTIONS_MAX),
-        ("limit_keys", server.limit_keys, 1 << 10, 1 << 26),
-    ] {
-        let path = format!("server.{key}");
-        within(&path, value.into(), low.into(), high.into(), [&low, &high]);
-    }
-    for (key, span, low) in [
-        ("drain", server.drain, Duration::ZERO),
-        ("header_timeout", server.header_timeout, TIMEOUT_MIN),
-        ("idle_timeout", server.idle_timeout, TIMEOUT_MIN),
-        ("read_timeout", server.read_timeout, TIMEOUT_MIN),
-        ("write_timeout", server.write_timeout, TIMEOUT_MIN),
-    ] {
-        let millis = |span: Duration| u64::try_from(span.as_millis()).unwrap_or(u64::MAX);
-        let path = format!("server.{key}");
-        let shown: [&dyn ToString; 2] = [&Span(low), &Span(TIMEOUT_MAX)];
-        within(&path, millis(span.0), millis(low), millis(TIMEOUT_MAX), shown);
-    }
-    if server.listen.is_empty() && !reader.touches("server.listen") {
-        let message = "there is no address to listen on".to_owned();
-        let span = document.underline("server.listen");
-        reader.note(fault("server.listen", span, message, Some("write [\":8080\"]".to_owned())));
-    }
-}
-
 /// The plan of what could be read, with what policy finds wrong in it.
 fn compile(document: &Document<'_>, reader: &mut Reader, draft: Draft) -> Option<Plan> {
     let problems = match Plan::compile(draft) {
@@ -270,7 +229,7 @@ fn problems(document: &Document<'_>, reader: Reader) -> Problems {
     Problems(all)
 }
 
-fn fault(
+pub(crate) fn fault(
     path: &str,
     span: core::ops::Range<usize>,
     message: String,
@@ -296,9 +255,5 @@ const ROOT: &[&str] = &["version", "server", "admin", "log", "upstream", "limit"
 /// Tables of named tables.
 pub(crate) const NAMED: &[&str] = &["upstream", "limit", "route"];
 const NAME_MAX: usize = 64;
-const CONNECTIONS_MAX: u32 = 1_000_000;
-/// Timers have a grain of milliseconds.
-const TIMEOUT_MIN: Duration = Duration::from_millis(10);
-const TIMEOUT_MAX: Duration = Duration::from_secs(24 * 3600);
 const PLACEHOLDER_UPSTREAM: &str = r#"servers = ["placeholder:1"]"#;
 const PLACEHOLDER_LIMIT: &str = r#"rate = "1/s""#;

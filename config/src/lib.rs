@@ -5,6 +5,7 @@
 
 #![forbid(unsafe_code)]
 
+mod bounds;
 mod check;
 mod diff;
 mod document;

@@ -7,6 +7,8 @@ use annotate_snippets::renderer::DecorStyle;
 use annotate_snippets::{AnnotationKind, Level, Renderer, Snippet};
 use serde::Serialize;
 
+use crate::secret;
+
 /// One mistake, or one thing that deserves a second look.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Problem {
@@ -55,8 +57,9 @@ impl Problem {
             Severity::Warning => Level::WARNING,
         };
         let span = within(text, &self.span);
-        let snippet =
-            Snippet::source(text).path(file).annotation(AnnotationKind::Primary.span(span));
+        let snippet = Snippet::source(secret::masked(text))
+            .path(file)
+            .annotation(AnnotationKind::Primary.span(span));
         let mut group = level.primary_title(self.message.as_str()).element(snippet);
         if let Some(hint) = &self.hint {
             group = group.element(Level::HELP.message(hint.as_str()));

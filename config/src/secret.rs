@@ -9,6 +9,8 @@ use std::path::PathBuf;
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 
+use crate::document::Document;
+
 /// A reference to a secret: `env:NAME` (also written `${env:NAME}`) or `file:PATH`. Reading it is
 /// the engine's.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -77,14 +79,48 @@ impl JsonSchema for SecretRef {
     }
 }
 
+/// The text with secrets that stand in it, against the rules, made unreadable. Byte offsets stay.
+pub(crate) fn masked(text: &str) -> Cow<'_, str> {
+    let document = Document::parse(text);
+    let mut masked = Cow::Borrowed(text);
+    for path in SECRETS {
+        let written = document.text_at(path);
+        if written.is_some_and(|written| written.parse::<SecretRef>().is_err()) {
+            let span = document.underline(path);
+            if let Some(secret) = text.get(span.clone()) {
+                let hidden: String =
+                    secret.bytes().map(|b| if b == b'\n' { '\n' } else { '*' }).collect();
+                masked.to_mut().replace_range(span, &hidden);
+            }
+        }
+    }
+    masked
+}
+
 fn is_variable(name: &str) -> bool {
     name.starts_with(|c: char| c.is_ascii_alphabetic() || c == '_')
         && name.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_')
 }
 
+/// Every key that holds a secret.
+const SECRETS: &[&str] = &["admin.token"];
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_secret_that_stands_in_the_file_is_masked_and_a_reference_is_not() {
+        for (text, expected) in [
+            ("admin = { token = \"hunter2\", x = 1 }", "admin = { token = *********, x = 1 }"),
+            ("[admin]\ntoken = 'é'", "[admin]\ntoken = ****"),
+            ("[admin]\ntoken = 'env:A'", "[admin]\ntoken = 'env:A'"),
+            ("[admin]\ntoken = 5", "[admin]\ntoken = 5"),
+            ("", ""),
+        ] {
+            assert_eq!(masked(text), expected);
+        }
+    }
 
     #[test]
     fn a_secret_is_a_reference_and_never_the_secret() {
