@@ -15,7 +15,8 @@ use crate::document::Document;
 use crate::model::Config;
 use crate::near;
 use crate::problem::{Problem, Problems, Severity};
-use crate::reader::{FAULTS_MAX, Fault, Keys, Reader, unknown_key};
+use crate::reader::{Depends, FAULTS_MAX, Fault, Keys, Reader, unknown_key};
+use crate::syntax::{self, Recovered};
 use crate::written::{AdminTable, LogTable, ServerTable};
 use crate::{bounds, diff, later, warn};
 
@@ -24,7 +25,8 @@ use crate::{bounds, diff, later, warn};
 /// # Errors
 /// Every mistake in the text, in its order.
 pub fn parse(text: &str) -> Result<Config, Problems> {
-    let document = Document::parse(text);
+    let recovered = syntax::recover(text);
+    let document = Document::parse(&recovered.text);
     let mut reader = Reader::default();
     later::refuse(&document, &mut reader);
     let written = Written::read(&document, &mut reader);
@@ -34,7 +36,7 @@ pub fn parse(text: &str) -> Result<Config, Problems> {
     let Written { server, admin, log, draft } = written;
     let plan = compile(&document, &mut reader, draft);
     match plan {
-        Some(plan) if reader.faults.is_empty() && document.syntax.is_empty() => Ok(Config {
+        Some(plan) if reader.faults.is_empty() && recovered.faults.is_empty() => Ok(Config {
             warnings: warn::warnings(&document, &server, &admin),
             written: diff::tree(&document, &server, &admin, &log),
             server: server.into(),
@@ -42,7 +44,7 @@ pub fn parse(text: &str) -> Result<Config, Problems> {
             log: log.into(),
             plan: Arc::new(plan),
         }),
-        Some(_) | None => Err(problems(&document, reader)),
+        Some(_) | None => Err(problems(&document, reader, &recovered)),
     }
 }
 
@@ -186,7 +188,8 @@ pub(crate) fn reference(document: &Document<'_>, reader: &mut Reader, path: &str
     let hint = near::hint(wanted, known.iter().copied())
         .unwrap_or_else(|| format!("write a [{kind}.{wanted}] table"));
     let message = format!("there is no {kind} named {wanted:?}");
-    reader.note(fault(path, document.underline(path), message, Some(hint)));
+    let fault = fault(path, document.underline(path), message, Some(hint));
+    reader.note(Fault { depends: Depends::Tables, ..fault });
 }
 
 /// The plan of what could be read, with what policy finds wrong in it.
@@ -198,32 +201,24 @@ fn compile(document: &Document<'_>, reader: &mut Reader, draft: Draft) -> Option
     for plan::Problem { path, message, hint } in problems {
         // What was left out or stands in for it may be all that is wrong here.
         if !reader.touches(&path) {
-            reader.note(fault(&path, document.underline(&path), message, hint));
+            let depends = if document.is_table(&path) { Depends::Keys } else { Depends::Nothing };
+            let fault = fault(&path, document.underline(&path), message, hint);
+            reader.note(Fault { depends, ..fault });
         }
     }
     None
 }
 
-fn problems(document: &Document<'_>, reader: Reader) -> Problems {
-    let broken: Vec<usize> =
-        document.syntax.iter().map(|fault| document.lines.line(fault.span.start)).collect();
-    // A header that cannot be read puts its keys into another table: only the syntax is certain.
-    let misplaced =
-        broken.iter().any(|line| document.lines.text(*line).trim_start().starts_with('['));
-    let certain = |fault: &Fault| {
-        broken.is_empty()
-            || !misplaced
-                && !fault.missing
-                && !broken.contains(&document.lines.line(fault.span.start))
+/// All faults but those that may only follow from what could not be read as TOML.
+fn problems(document: &Document<'_>, reader: Reader, syntax: &Recovered<'_>) -> Problems {
+    let certain = |fault: &Fault| match fault.depends {
+        Depends::Nothing => true,
+        Depends::Keys => syntax.faults.is_empty(),
+        Depends::Tables => !syntax.tables_lost,
     };
-    let faults = reader.faults.into_iter().filter(certain);
-    let mut all: Vec<Problem> = document
-        .syntax
-        .iter()
-        .cloned()
-        .chain(faults)
-        .map(|fault| document.problem(fault, Severity::Error))
-        .collect();
+    let faults = reader.faults.into_iter().filter(certain).chain(syntax.faults.iter().cloned());
+    let faults = faults.map(|fault| document.problem(fault, Severity::Error));
+    let mut all: Vec<Problem> = faults.collect();
     all.sort_by_key(|problem| (problem.span.start, problem.span.end));
     all.truncate(FAULTS_MAX);
     Problems(all)
@@ -235,7 +230,7 @@ pub(crate) fn fault(
     message: String,
     hint: Option<String>,
 ) -> Fault {
-    Fault { path: path.to_owned(), span, message, hint, missing: false }
+    Fault { path: path.to_owned(), span, message, hint, depends: Depends::Nothing }
 }
 
 fn kind(value: &DeValue<'_>) -> &'static str {

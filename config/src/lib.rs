@@ -18,6 +18,7 @@ mod reference;
 mod scalar;
 mod schema;
 mod secret;
+mod syntax;
 mod warn;
 mod written;
 

@@ -142,11 +142,6 @@ impl<'a> Lines<'a> {
         self.starts.partition_point(|start| *start <= offset)
     }
 
-    /// The line's own text, counted from 1. Empty past the end.
-    pub(crate) fn text(&self, line: usize) -> &'a str {
-        self.text.lines().nth(line - 1).unwrap_or("")
-    }
-
     pub(crate) fn position(&self, offset: usize) -> Position {
         let offset = within(self.text, &(offset..offset)).start;
         let line = self.line(offset);

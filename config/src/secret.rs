@@ -2,6 +2,7 @@
 //! stored, compared and shown.
 
 use core::fmt;
+use core::ops::Range;
 use core::str::FromStr;
 use std::borrow::Cow;
 use std::path::PathBuf;
@@ -83,18 +84,40 @@ impl JsonSchema for SecretRef {
 pub(crate) fn masked(text: &str) -> Cow<'_, str> {
     let document = Document::parse(text);
     let mut masked = Cow::Borrowed(text);
+    let mut hide = |span: Range<usize>| {
+        if let Some(secret) = text.get(span.clone()) {
+            let stars = secret.bytes().map(|b| if b == b'\n' { '\n' } else { '*' });
+            masked.to_mut().replace_range(span, &stars.collect::<String>());
+        }
+    };
     for path in SECRETS {
         let written = document.text_at(path);
         if written.is_some_and(|written| written.parse::<SecretRef>().is_err()) {
-            let span = document.underline(path);
-            if let Some(secret) = text.get(span.clone()) {
-                let hidden: String =
-                    secret.bytes().map(|b| if b == b'\n' { '\n' } else { '*' }).collect();
-                masked.to_mut().replace_range(span, &hidden);
-            }
+            hide(document.underline(path));
         }
     }
+    // A line that is not TOML is not in the tree.
+    let mut offset = 0;
+    for line in text.split_inclusive('\n') {
+        if let Some(value) = secret_value(line) {
+            hide(offset + value.start..offset + value.end);
+        }
+        offset += line.len();
+    }
     masked
+}
+
+/// Where the value of a secret stands in a line `key = value`. None when it is a reference.
+pub(crate) fn secret_value(line: &str) -> Option<Range<usize>> {
+    let (key, value) = line.split_once('=')?;
+    let key = key.trim().rsplit('.').next().unwrap_or(key);
+    let secret = SECRETS.iter().any(|path| path.rsplit('.').next() == Some(key.trim()));
+    let start = line.len() - value.trim_start().len();
+    let value = value.trim();
+    let bare = value.split('#').next().unwrap_or(value).trim();
+    let bare = bare.strip_prefix(['"', '\'']).and_then(|bare| bare.strip_suffix(['"', '\'']));
+    let reference = bare.is_some_and(|bare| bare.parse::<SecretRef>().is_ok());
+    (secret && !reference).then(|| start..start + value.len())
 }
 
 fn is_variable(name: &str) -> bool {
@@ -115,7 +138,10 @@ mod tests {
             ("admin = { token = \"hunter2\", x = 1 }", "admin = { token = *********, x = 1 }"),
             ("[admin]\ntoken = 'é'", "[admin]\ntoken = ****"),
             ("[admin]\ntoken = 'env:A'", "[admin]\ntoken = 'env:A'"),
-            ("[admin]\ntoken = 5", "[admin]\ntoken = 5"),
+            ("[admin]\ntoken = hunter2 # mine\n", "[admin]\ntoken = **************\n"),
+            ("[admin\ntoken = \"hunter2", "[admin\ntoken = ********"),
+            ("admin.token = hunter2", "admin.token = *******"),
+            ("[admin]\ntoken = \"${env:A}\" # there", "[admin]\ntoken = \"${env:A}\" # there"),
             ("", ""),
         ] {
             assert_eq!(masked(text), expected);

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use crate::check::NAMED;
 use crate::document::Document;
 use crate::problem::{Problem, Severity};
-use crate::reader::Fault;
+use crate::reader::{Depends, Fault};
 use crate::written::{AdminTable, ServerTable};
 
 pub(crate) fn warnings(
@@ -17,7 +17,7 @@ pub(crate) fn warnings(
     let mut warn = |path: &str, message: String, hint: &str| {
         let hint = Some(hint.to_owned());
         let span = document.underline(path);
-        found.push(Fault { path: path.to_owned(), span, message, hint, missing: false });
+        found.push(Fault { path: path.to_owned(), span, message, hint, depends: Depends::Nothing });
     };
 
     let used = used(document);

@@ -209,6 +209,19 @@ const MISTAKES: &[(&str, &[&str])] = &[
         "[server]\ndrain = \"1s\"\ndrain = \"2s\"\nworkers = 0",
         &["12:1  duplicate key", "13:11 server.workers 0 is no number of workers"],
     ),
+    (
+        "[upstream.b]\nservers = [\"b:1\"\nbalance = \"p2\"\n[route.b]\nmatch = \"/b\"\nto = \"c\"\nretries = ten",
+        &[
+            "11:17  unclosed array",
+            "12:11 upstream.b.balance \"p2\" is not known here",
+            "15:6 route.b.to there is no upstream named \"c\"",
+            "16:11  invalid boolean",
+        ],
+    ),
+    (
+        "[upstream.b\nservers = [\"b:1\"]\n[route.b]\nmatch = \"/b\"\nto = \"b\"",
+        &["10:12  unclosed table"],
+    ),
     ("[server\ndrain = 5\nunknown = 1", &["10:8  unclosed table"]),
 ];
 
@@ -223,11 +236,15 @@ fn a_version_that_is_not_known_is_refused() {
 
 #[test]
 fn a_secret_in_the_file_is_never_shown() {
-    let text = format!("{HOLDS}[admin]\ntoken = \"hunter2\"\n");
-    let problems = parse(&text).unwrap_err();
-    let json = serde_json::to_string(&problems).unwrap();
-    for shown in [json, problems.to_string(), problems.render("a.toml", &text, true)] {
-        assert!(!shown.contains("hunter2"), "{shown}");
+    for admin in
+        ["[admin]\ntoken = \"hunter2\"", "[admin]\ntoken = hunter2", "[admin\ntoken = 'hunter2"]
+    {
+        let text = &format!("{HOLDS}{admin}\n");
+        let problems = parse(text).unwrap_err();
+        let json = serde_json::to_string(&problems).unwrap();
+        for shown in [json, problems.to_string(), problems.render("a.toml", text, true)] {
+            assert!(!shown.contains("hunter2"), "{shown}");
+        }
     }
 }
 
