@@ -180,8 +180,7 @@ fn references(document: &Document<'_>, reader: &mut Reader) {
 /// What stands at this path must be the name of a `[kind.NAME]`.
 pub(crate) fn reference(document: &Document<'_>, reader: &mut Reader, path: &str, kind: &str) {
     let Some(wanted) = document.text_at(path) else { return };
-    let mut known = document.named(kind).map(|(name, _)| name);
-    if known.any(|name| name == wanted) {
+    if document.at(&[kind, wanted]).is_some() {
         return;
     }
     let known: Vec<&str> = document.named(kind).map(|(name, _)| name).collect();

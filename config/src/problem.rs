@@ -52,14 +52,17 @@ pub struct Problems(pub(crate) Vec<Problem>);
 impl Problem {
     /// The problem as a person reads it: `file:line:column`, the text underlined, the hint.
     pub fn render(&self, file: &str, text: &str, colour: bool) -> String {
+        self.shown(file, &secret::masked(text), colour)
+    }
+
+    fn shown(&self, file: &str, text: &str, colour: bool) -> String {
         let level = match self.severity {
             Severity::Error => Level::ERROR,
             Severity::Warning => Level::WARNING,
         };
         let span = within(text, &self.span);
-        let snippet = Snippet::source(secret::masked(text))
-            .path(file)
-            .annotation(AnnotationKind::Primary.span(span));
+        let snippet =
+            Snippet::source(text).path(file).annotation(AnnotationKind::Primary.span(span));
         let mut group = level.primary_title(self.message.as_str()).element(snippet);
         if let Some(hint) = &self.hint {
             group = group.element(Level::HELP.message(hint.as_str()));
@@ -115,9 +118,10 @@ impl core::error::Error for Problems {}
 
 /// Problems of either severity, for people.
 pub fn render(problems: &[Problem], file: &str, text: &str, colour: bool) -> String {
+    let text = secret::masked(text);
     let mut all = String::new();
     for problem in problems {
-        all.push_str(&problem.render(file, text, colour));
+        all.push_str(&problem.shown(file, &text, colour));
         all.push_str("\n\n");
     }
     all

@@ -174,8 +174,8 @@ fn described(schema: &Value) -> Option<&str> {
 fn default(written: &Value) -> String {
     match written.get("default") {
         None | Some(Value::Null | Value::Object(_)) => String::new(),
-        Some(Value::Array(all)) if all.is_empty() => "none".to_owned(),
-        Some(Value::String(text)) if text.is_empty() => "empty".to_owned(),
+        Some(Value::Array(all)) if all.is_empty() => String::new(),
+        Some(Value::String(text)) if text.is_empty() => String::new(),
         Some(value) => format!("`{value}`"),
     }
 }
