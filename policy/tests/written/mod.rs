@@ -8,8 +8,7 @@ use sluice_policy::plan::{Plan, Problem};
 use toml::{Table, Value};
 
 /// What is written, or the test's own mistake.
-pub(crate) fn draft(text: &str) -> Draft {
-    let mut file: Table = text.parse().unwrap_or_else(|e| panic!("{e}"));
+fn draft(mut file: Table) -> Draft {
     let mut draft = Draft::default();
     for (name, value) in section(&mut file, "upstream") {
         draft.upstreams.push((name, value.try_into().expect("an upstream")));
@@ -22,20 +21,19 @@ pub(crate) fn draft(text: &str) -> Draft {
         let filter = |key: &str| FILTERS.iter().any(|(name, _)| *name == key);
         let (specs, route): (Table, Table) = all.into_iter().partition(|(key, _)| filter(key));
         let (route, specs) = (Value::Table(route), Value::Table(specs));
-        let route = route.try_into().unwrap_or_else(|e| panic!("{e}"));
-        draft.routes.push((name, route, specs.try_into().unwrap_or_else(|e| panic!("{e}"))));
+        let route = route.try_into().expect("a route");
+        draft.routes.push((name, route, specs.try_into().expect("filters")));
     }
     assert!(file.is_empty(), "nothing reads {file:?}");
     draft
 }
 
-pub(crate) fn plan(text: &str) -> Arc<Plan> {
-    Arc::new(Plan::compile(draft(text)).unwrap_or_else(|problems| panic!("{problems:#?}")))
+pub(crate) fn compile(file: Table) -> Result<Arc<Plan>, Vec<Problem>> {
+    Plan::compile(draft(file)).map(Arc::new)
 }
 
-#[expect(dead_code, reason = "not every test binary asks for problems")]
-pub(crate) fn problems(text: &str) -> Vec<Problem> {
-    Plan::compile(draft(text)).err().unwrap_or_default()
+pub(crate) fn plan(text: &str) -> Arc<Plan> {
+    compile(text.parse().expect("TOML")).expect("a plan")
 }
 
 fn section(file: &mut Table, name: &str) -> Table {
