@@ -3,40 +3,40 @@
 //! In the order of this file: the tree, each table as its type, names and references, bounds, the
 //! plan, and then what deserves a second look.
 
-use core::time::Duration;
 use std::sync::Arc;
 
 use serde::Deserialize;
 use sluice_policy::admit::{FILTERS, Specs};
 use sluice_policy::draft::{Draft, RouteSpec};
 use sluice_policy::plan::{self, Plan};
-use sluice_policy::unit::Span;
 use toml::de::{DeTable, DeValue};
 
 use crate::document::Document;
 use crate::model::Config;
 use crate::near;
 use crate::problem::{Problem, Problems, Severity};
-use crate::reader::{FAULTS_MAX, Fault, Keys, Reader, unknown_key};
+use crate::reader::{Depends, FAULTS_MAX, Fault, Keys, Reader, unknown_key};
+use crate::syntax::{self, Recovered};
 use crate::written::{AdminTable, LogTable, ServerTable};
-use crate::{diff, later, warn};
+use crate::{bounds, diff, later, warn};
 
 /// Reads a configuration. Pure: opens no file, reads no environment.
 ///
 /// # Errors
 /// Every mistake in the text, in its order.
 pub fn parse(text: &str) -> Result<Config, Problems> {
-    let document = Document::parse(text);
+    let recovered = syntax::recover(text);
+    let document = Document::parse(&recovered.text);
     let mut reader = Reader::default();
     later::refuse(&document, &mut reader);
     let written = Written::read(&document, &mut reader);
     names(&document, &mut reader);
     references(&document, &mut reader);
-    bounds(&document, &mut reader, &written);
+    bounds::check(&document, &mut reader, &written.server, &written.admin);
     let Written { server, admin, log, draft } = written;
     let plan = compile(&document, &mut reader, draft);
     match plan {
-        Some(plan) if reader.faults.is_empty() && document.syntax.is_empty() => Ok(Config {
+        Some(plan) if reader.faults.is_empty() && recovered.faults.is_empty() => Ok(Config {
             warnings: warn::warnings(&document, &server, &admin),
             written: diff::tree(&document, &server, &admin, &log),
             server: server.into(),
@@ -44,7 +44,7 @@ pub fn parse(text: &str) -> Result<Config, Problems> {
             log: log.into(),
             plan: Arc::new(plan),
         }),
-        Some(_) | None => Err(problems(&document, reader)),
+        Some(_) | None => Err(problems(&document, reader, &recovered)),
     }
 }
 
@@ -180,54 +180,15 @@ fn references(document: &Document<'_>, reader: &mut Reader) {
 /// What stands at this path must be the name of a `[kind.NAME]`.
 pub(crate) fn reference(document: &Document<'_>, reader: &mut Reader, path: &str, kind: &str) {
     let Some(wanted) = document.text_at(path) else { return };
-    let mut known = document.named(kind).map(|(name, _)| name);
-    if known.any(|name| name == wanted) {
+    if document.at(&[kind, wanted]).is_some() {
         return;
     }
     let known: Vec<&str> = document.named(kind).map(|(name, _)| name).collect();
     let hint = near::hint(wanted, known.iter().copied())
         .unwrap_or_else(|| format!("write a [{kind}.{wanted}] table"));
     let message = format!("there is no {kind} named {wanted:?}");
-    reader.note(fault(path, document.underline(path), message, Some(hint)));
-}
-
-/// Bounds of the gateway's own numbers. Those of decisions are the plan's.
-fn bounds(document: &Document<'_>, reader: &mut Reader, written: &Written) {
-    let server = &written.server;
-    let mut within = |path: &str, value: u64, low: u64, high: u64, shown: [&dyn ToString; 2]| {
-        if !(low..=high).contains(&value) {
-            let hint = format!("write {} to {}", shown[0].to_string(), shown[1].to_string());
-            let span = document.underline(path);
-            reader.note(fault(path, span, "out of bounds".to_owned(), Some(hint)));
-        }
-    };
-    within("server.header_bytes", server.header_bytes.0, 1 << 10, 64 << 10, [&"1KiB", &"64KiB"]);
-    for (key, value, low, high) in [
-        ("headers", u32::from(server.headers), 1_u32, 1000_u32),
-        ("connections", server.connections, 1, CONNECTIONS_MAX),
-        ("connections_per_client", server.connections_per_client, 0, CONNECTIONS_MAX),
-        ("limit_keys", server.limit_keys, 1 << 10, 1 << 26),
-    ] {
-        let path = format!("server.{key}");
-        within(&path, value.into(), low.into(), high.into(), [&low, &high]);
-    }
-    for (key, span, low) in [
-        ("drain", server.drain, Duration::ZERO),
-        ("header_timeout", server.header_timeout, TIMEOUT_MIN),
-        ("idle_timeout", server.idle_timeout, TIMEOUT_MIN),
-        ("read_timeout", server.read_timeout, TIMEOUT_MIN),
-        ("write_timeout", server.write_timeout, TIMEOUT_MIN),
-    ] {
-        let millis = |span: Duration| u64::try_from(span.as_millis()).unwrap_or(u64::MAX);
-        let path = format!("server.{key}");
-        let shown: [&dyn ToString; 2] = [&Span(low), &Span(TIMEOUT_MAX)];
-        within(&path, millis(span.0), millis(low), millis(TIMEOUT_MAX), shown);
-    }
-    if server.listen.is_empty() && !reader.touches("server.listen") {
-        let message = "there is no address to listen on".to_owned();
-        let span = document.underline("server.listen");
-        reader.note(fault("server.listen", span, message, Some("write [\":8080\"]".to_owned())));
-    }
+    let fault = fault(path, document.underline(path), message, Some(hint));
+    reader.note(Fault { depends: Depends::Tables, ..fault });
 }
 
 /// The plan of what could be read, with what policy finds wrong in it.
@@ -239,44 +200,36 @@ fn compile(document: &Document<'_>, reader: &mut Reader, draft: Draft) -> Option
     for plan::Problem { path, message, hint } in problems {
         // What was left out or stands in for it may be all that is wrong here.
         if !reader.touches(&path) {
-            reader.note(fault(&path, document.underline(&path), message, hint));
+            let depends = if document.is_table(&path) { Depends::Keys } else { Depends::Nothing };
+            let fault = fault(&path, document.underline(&path), message, hint);
+            reader.note(Fault { depends, ..fault });
         }
     }
     None
 }
 
-fn problems(document: &Document<'_>, reader: Reader) -> Problems {
-    let broken: Vec<usize> =
-        document.syntax.iter().map(|fault| document.lines.line(fault.span.start)).collect();
-    // A header that cannot be read puts its keys into another table: only the syntax is certain.
-    let misplaced =
-        broken.iter().any(|line| document.lines.text(*line).trim_start().starts_with('['));
-    let certain = |fault: &Fault| {
-        broken.is_empty()
-            || !misplaced
-                && !fault.missing
-                && !broken.contains(&document.lines.line(fault.span.start))
+/// All faults but those that may only follow from what could not be read as TOML.
+fn problems(document: &Document<'_>, reader: Reader, syntax: &Recovered<'_>) -> Problems {
+    let certain = |fault: &Fault| match fault.depends {
+        Depends::Nothing => true,
+        Depends::Keys => syntax.faults.is_empty(),
+        Depends::Tables => !syntax.tables_lost,
     };
-    let faults = reader.faults.into_iter().filter(certain);
-    let mut all: Vec<Problem> = document
-        .syntax
-        .iter()
-        .cloned()
-        .chain(faults)
-        .map(|fault| document.problem(fault, Severity::Error))
-        .collect();
+    let faults = reader.faults.into_iter().filter(certain).chain(syntax.faults.iter().cloned());
+    let faults = faults.map(|fault| document.problem(fault, Severity::Error));
+    let mut all: Vec<Problem> = faults.collect();
     all.sort_by_key(|problem| (problem.span.start, problem.span.end));
     all.truncate(FAULTS_MAX);
     Problems(all)
 }
 
-fn fault(
+pub(crate) fn fault(
     path: &str,
     span: core::ops::Range<usize>,
     message: String,
     hint: Option<String>,
 ) -> Fault {
-    Fault { path: path.to_owned(), span, message, hint, missing: false }
+    Fault { path: path.to_owned(), span, message, hint, depends: Depends::Nothing }
 }
 
 fn kind(value: &DeValue<'_>) -> &'static str {
@@ -296,9 +249,5 @@ const ROOT: &[&str] = &["version", "server", "admin", "log", "upstream", "limit"
 /// Tables of named tables.
 pub(crate) const NAMED: &[&str] = &["upstream", "limit", "route"];
 const NAME_MAX: usize = 64;
-const CONNECTIONS_MAX: u32 = 1_000_000;
-/// Timers have a grain of milliseconds.
-const TIMEOUT_MIN: Duration = Duration::from_millis(10);
-const TIMEOUT_MAX: Duration = Duration::from_secs(24 * 3600);
 const PLACEHOLDER_UPSTREAM: &str = r#"servers = ["placeholder:1"]"#;
 const PLACEHOLDER_LIMIT: &str = r#"rate = "1/s""#;

@@ -13,8 +13,6 @@ use crate::reader::{Fault, Node, join};
 pub(crate) struct Document<'t> {
     pub(crate) root: Node<'t>,
     pub(crate) lines: Lines<'t>,
-    /// Mistakes in the TOML itself.
-    pub(crate) syntax: Vec<Fault>,
     places: BTreeMap<String, Spot>,
 }
 
@@ -28,13 +26,13 @@ pub(crate) struct Spot {
 }
 
 impl<'t> Document<'t> {
+    /// Of a text without mistakes in its TOML, or as much of it as can be understood.
     pub(crate) fn parse(text: &'t str) -> Self {
-        let (root, errors) = DeTable::parse_recoverable(text);
+        let root = DeTable::parse_recoverable(text).0;
         let root = Spanned::new(root.span(), DeValue::Table(root.into_inner()));
         let mut places = BTreeMap::new();
         note_places(&root, "", &mut places);
-        let syntax = errors.iter().map(|error| syntax_fault(text, error)).collect();
-        Self { root, lines: Lines::new(text), syntax, places }
+        Self { root, lines: Lines::new(text), places }
     }
 
     /// The nearest place that exists: the path's own, or that of what is around it.
@@ -50,6 +48,10 @@ impl<'t> Document<'t> {
                 None => return 0..0,
             }
         }
+    }
+
+    pub(crate) fn is_table(&self, path: &str) -> bool {
+        self.places.get(path).is_some_and(|spot| spot.table)
     }
 
     pub(crate) fn key_span(&self, path: &str) -> Range<usize> {
@@ -121,14 +123,4 @@ fn note_places(node: &Node<'_>, path: &str, places: &mut BTreeMap<String, Spot>)
         | DeValue::Boolean(_)
         | DeValue::Datetime(_) => {}
     }
-}
-
-fn syntax_fault(text: &str, error: &toml::de::Error) -> Fault {
-    let span = error.span().unwrap_or(text.len()..text.len());
-    let message = error.message();
-    let (message, hint) = match message.split_once(", expected ") {
-        Some((message, expected)) => (message, Some(format!("expected {expected}"))),
-        None => (message, None),
-    };
-    Fault { path: String::new(), span, message: message.to_owned(), hint, missing: false }
 }

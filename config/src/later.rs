@@ -5,7 +5,7 @@ use serde::Deserialize;
 use sluice_policy::unit::{Ratio, Span};
 
 use crate::document::Document;
-use crate::reader::{Fault, Keys, Reader};
+use crate::reader::{Depends, Fault, Keys, Reader};
 
 /// Notes every key of a later version and keeps the reader from it.
 pub(crate) fn refuse(document: &Document<'_>, reader: &mut Reader) {
@@ -21,7 +21,7 @@ pub(crate) fn refuse(document: &Document<'_>, reader: &mut Reader) {
             if mine.is_empty() {
                 let span = document.key_span(&path);
                 let hint = Some("take it out; what it would do is not done".to_owned());
-                reader.note(Fault { path, span, message: note, hint, missing: false });
+                reader.note(Fault { path, span, message: note, hint, depends: Depends::Nothing });
                 continue;
             }
             // One problem a key: what is wrong inside stands for the key, and says so.

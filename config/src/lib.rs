@@ -5,6 +5,7 @@
 
 #![forbid(unsafe_code)]
 
+mod bounds;
 mod check;
 mod diff;
 mod document;
@@ -17,6 +18,7 @@ mod reference;
 mod scalar;
 mod schema;
 mod secret;
+mod syntax;
 mod warn;
 mod written;
 

@@ -9,7 +9,7 @@ pub(crate) fn nearest<'a>(
     known
         .into_iter()
         .map(|name| (strsim::damerau_levenshtein(&lower, &name.to_lowercase()), name))
-        .filter(|(distance, name)| *distance <= reach(wrong, name))
+        .filter(|(distance, name)| *distance < reach(wrong, name))
         .min()
         .map(|(_, name)| name)
 }
@@ -33,9 +33,10 @@ pub(crate) fn hint<'a>(
     }
 }
 
-/// How many slips are forgiven: one in three letters, and at least one.
+/// Fewer slips than this are forgiven: one in three letters and at least one, but not all letters.
 fn reach(wrong: &str, name: &str) -> usize {
-    (wrong.chars().count().max(name.chars().count()) / 3).max(1)
+    let (wrong, name) = (wrong.chars().count(), name.chars().count());
+    ((wrong.max(name) / 3).max(1) + 1).min(wrong.min(name))
 }
 
 /// A longer list helps nobody on one line.
@@ -47,7 +48,7 @@ mod tests {
 
     #[test]
     fn a_slip_finds_its_name_and_nonsense_finds_none() {
-        let known = ["servers", "balance", "timeout", "to", "ip", "user"];
+        let known = ["servers", "balance", "timeout", "to", "ip", "user", "a"];
         for (wrong, expected) in [
             ("severs", Some("servers")),
             ("timout", Some("timeout")),
@@ -55,6 +56,7 @@ mod tests {
             ("usr", Some("user")),
             ("too", Some("to")),
             ("weather", None),
+            ("b", None),
             ("", None),
         ] {
             assert_eq!(nearest(wrong, known), expected, "{wrong}");

@@ -7,6 +7,8 @@ use annotate_snippets::renderer::DecorStyle;
 use annotate_snippets::{AnnotationKind, Level, Renderer, Snippet};
 use serde::Serialize;
 
+use crate::secret;
+
 /// One mistake, or one thing that deserves a second look.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Problem {
@@ -50,6 +52,10 @@ pub struct Problems(pub(crate) Vec<Problem>);
 impl Problem {
     /// The problem as a person reads it: `file:line:column`, the text underlined, the hint.
     pub fn render(&self, file: &str, text: &str, colour: bool) -> String {
+        self.shown(file, &secret::masked(text), colour)
+    }
+
+    fn shown(&self, file: &str, text: &str, colour: bool) -> String {
         let level = match self.severity {
             Severity::Error => Level::ERROR,
             Severity::Warning => Level::WARNING,
@@ -112,9 +118,10 @@ impl core::error::Error for Problems {}
 
 /// Problems of either severity, for people.
 pub fn render(problems: &[Problem], file: &str, text: &str, colour: bool) -> String {
+    let text = secret::masked(text);
     let mut all = String::new();
     for problem in problems {
-        all.push_str(&problem.render(file, text, colour));
+        all.push_str(&problem.shown(file, &text, colour));
         all.push_str("\n\n");
     }
     all
@@ -137,11 +144,6 @@ impl<'a> Lines<'a> {
     /// The line that holds this byte, from 1.
     pub(crate) fn line(&self, offset: usize) -> usize {
         self.starts.partition_point(|start| *start <= offset)
-    }
-
-    /// The line's own text, counted from 1. Empty past the end.
-    pub(crate) fn text(&self, line: usize) -> &'a str {
-        self.text.lines().nth(line - 1).unwrap_or("")
     }
 
     pub(crate) fn position(&self, offset: usize) -> Position {

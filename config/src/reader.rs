@@ -31,8 +31,17 @@ pub(crate) struct Fault {
     pub(crate) span: Range<usize>,
     pub(crate) message: String,
     pub(crate) hint: Option<String>,
-    /// A required key that is not there. After a syntax error nobody can know.
-    pub(crate) missing: bool,
+    pub(crate) depends: Depends,
+}
+
+/// What must have been readable for a fault to be one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Depends {
+    Nothing,
+    /// Every key: one is missing, or several together make no sense.
+    Keys,
+    /// Every table: there is none of that name.
+    Tables,
 }
 
 /// All mistakes so far.
@@ -138,9 +147,9 @@ impl Reader {
             Some(place) => *place,
             None => (outermost.to_owned(), outer_key.clone(), outer_key.clone()),
         };
-        let (path, span, missing) = match kind {
-            Kind::Value => (path, value, false),
-            Kind::Key => (path, key, false),
+        let (path, span, depends) = match kind {
+            Kind::Value => (path, value, Depends::Nothing),
+            Kind::Key => (path, key, Depends::Nothing),
             Kind::Missing(name) => {
                 let lacks = join(&path, name);
                 let misspelt = self.is_misspelt(&path, name);
@@ -150,10 +159,10 @@ impl Reader {
                     self.faulty.insert(lacks);
                     return;
                 }
-                (lacks, key, true)
+                (lacks, key, Depends::Keys)
             }
         };
-        self.note(Fault { path, span, message, hint, missing });
+        self.note(Fault { path, span, message, hint, depends });
     }
 
     /// Whether a key with a fault in this table may be the one that is missing.
@@ -238,7 +247,7 @@ pub(crate) fn unknown_key<'a>(
         span: key.span(),
         message: format!("unknown key `{name}`"),
         hint: near::hint(name, known),
-        missing: false,
+        depends: Depends::Nothing,
     }
 }
 

@@ -10,7 +10,7 @@ use crate::schema::schema;
 /// Every key with what it means, its form and its default: `docs/configuration.md`.
 pub fn reference() -> String {
     let schema = schema();
-    let mut page = Page { schema: &schema, text: INTRODUCTION.to_owned() };
+    let mut page = Page { schema: &schema, text: [INTRODUCTION, MINIMAL, RULES].concat() };
     for key in ["server", "admin", "log", "upstream", "limit", "route"] {
         let table = &schema["properties"][key];
         page.table(key, table);
@@ -35,9 +35,9 @@ impl<'a> Page<'a> {
         let meant = self.resolved(written);
         if let Some(each) = meant.get("additionalProperties").filter(|each| each.is_object()) {
             let (path, each) = (format!("{path}.NAME"), self.resolved(each));
-            return self.keys(&path, described(written).or(described(each)), each);
+            return self.keys(&path, described(written).or_else(|| described(each)), each);
         }
-        self.keys(path, described(written).or(described(meant)), meant);
+        self.keys(path, described(written).or_else(|| described(meant)), meant);
     }
 
     fn keys(&mut self, path: &str, description: Option<&str>, table: &'a Value) {
@@ -49,7 +49,7 @@ impl<'a> Page<'a> {
         let keys = by_name(&table["properties"]);
         self.line(format_args!("| key | meaning | form | default |\n|---|---|---|---|"));
         for &(key, written) in &keys {
-            let meaning = described(written).or(described(self.resolved(written)));
+            let meaning = described(written).or_else(|| described(self.resolved(written)));
             let required =
                 table["required"].as_array().is_some_and(|all| all.contains(&key[..].into()));
             let row = [
@@ -95,7 +95,7 @@ impl<'a> Page<'a> {
 
     fn shape(&self, written: &'a Value) -> String {
         let meant = self.resolved(written);
-        let either = meant["anyOf"].as_array().or(meant["oneOf"].as_array());
+        let either = meant["anyOf"].as_array().or_else(|| meant["oneOf"].as_array());
         if let Some(either) = either {
             let all: Vec<String> = either.iter().map(|one| self.shape(one)).collect();
             return all.join(", or ");
@@ -174,12 +174,13 @@ fn described(schema: &Value) -> Option<&str> {
 fn default(written: &Value) -> String {
     match written.get("default") {
         None | Some(Value::Null | Value::Object(_)) => String::new(),
-        Some(Value::Array(all)) if all.is_empty() => "none".to_owned(),
-        Some(Value::String(text)) if text.is_empty() => "empty".to_owned(),
+        Some(Value::Array(all)) if all.is_empty() => String::new(),
+        Some(Value::String(text)) if text.is_empty() => String::new(),
         Some(value) => format!("`{value}`"),
     }
 }
 
+const MINIMAL: &str = include_str!("../../examples/minimal.toml");
 const INTRODUCTION: &str = r#"<!-- Generated from the types that are read. To change it, change their doc comments and run
      UPDATE_DOCS=1 cargo test -p sluice-config -->
 # Configuration
@@ -187,15 +188,8 @@ const INTRODUCTION: &str = r#"<!-- Generated from the types that are read. To ch
 A configuration is one TOML file. It may be short:
 
 ```toml
-version = 1
-
-[upstream.app]
-servers = ["127.0.0.1:3000"]
-
-[route.all]
-match = "/{*rest}"
-to    = "app"
-```
+"#;
+const RULES: &str = r#"```
 
 - Tables have names (`[upstream.orders]`), and refer to each other by name. Names are up to 64
   letters, digits, `-` and `_`; logs and metrics use them.

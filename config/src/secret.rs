@@ -2,12 +2,15 @@
 //! stored, compared and shown.
 
 use core::fmt;
+use core::ops::Range;
 use core::str::FromStr;
 use std::borrow::Cow;
 use std::path::PathBuf;
 
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
+
+use crate::document::Document;
 
 /// A reference to a secret: `env:NAME` (also written `${env:NAME}`) or `file:PATH`. Reading it is
 /// the engine's.
@@ -77,14 +80,73 @@ impl JsonSchema for SecretRef {
     }
 }
 
+/// The text with secrets that stand in it, against the rules, made unreadable. Byte offsets stay.
+pub(crate) fn masked(text: &str) -> Cow<'_, str> {
+    let document = Document::parse(text);
+    let mut masked = Cow::Borrowed(text);
+    let mut hide = |span: Range<usize>| {
+        if let Some(secret) = text.get(span.clone()) {
+            let stars = secret.bytes().map(|b| if b == b'\n' { '\n' } else { '*' });
+            masked.to_mut().replace_range(span, &stars.collect::<String>());
+        }
+    };
+    for path in SECRETS {
+        let written = document.text_at(path);
+        if written.is_some_and(|written| written.parse::<SecretRef>().is_err()) {
+            hide(document.underline(path));
+        }
+    }
+    // A line that is not TOML is not in the tree.
+    let mut offset = 0;
+    for line in text.split_inclusive('\n') {
+        if let Some(value) = secret_value(line) {
+            hide(offset + value.start..offset + value.end);
+        }
+        offset += line.len();
+    }
+    masked
+}
+
+/// Where the value of a secret stands in a line `key = value`. None when it is a reference.
+pub(crate) fn secret_value(line: &str) -> Option<Range<usize>> {
+    let (key, value) = line.split_once('=')?;
+    let key = key.trim().rsplit('.').next().unwrap_or(key);
+    let secret = SECRETS.iter().any(|path| path.rsplit('.').next() == Some(key.trim()));
+    let start = line.len() - value.trim_start().len();
+    let value = value.trim();
+    let bare = value.split('#').next().unwrap_or(value).trim();
+    let bare = bare.strip_prefix(['"', '\'']).and_then(|bare| bare.strip_suffix(['"', '\'']));
+    let reference = bare.is_some_and(|bare| bare.parse::<SecretRef>().is_ok());
+    (secret && !reference).then(|| start..start + value.len())
+}
+
 fn is_variable(name: &str) -> bool {
     name.starts_with(|c: char| c.is_ascii_alphabetic() || c == '_')
         && name.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_')
 }
 
+/// Every key that holds a secret.
+const SECRETS: &[&str] = &["admin.token"];
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_secret_that_stands_in_the_file_is_masked_and_a_reference_is_not() {
+        for (text, expected) in [
+            ("admin = { token = \"hunter2\", x = 1 }", "admin = { token = *********, x = 1 }"),
+            ("[admin]\ntoken = 'é'", "[admin]\ntoken = ****"),
+            ("[admin]\ntoken = 'env:A'", "[admin]\ntoken = 'env:A'"),
+            ("[admin]\ntoken = hunter2 # mine\n", "[admin]\ntoken = **************\n"),
+            ("[admin\ntoken = \"hunter2", "[admin\ntoken = ********"),
+            ("admin.token = hunter2", "admin.token = *******"),
+            ("[admin]\ntoken = \"${env:A}\" # there", "[admin]\ntoken = \"${env:A}\" # there"),
+            ("", ""),
+        ] {
+            assert_eq!(masked(text), expected);
+        }
+    }
 
     #[test]
     fn a_secret_is_a_reference_and_never_the_secret() {

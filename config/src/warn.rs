@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use crate::check::NAMED;
 use crate::document::Document;
 use crate::problem::{Problem, Severity};
-use crate::reader::Fault;
+use crate::reader::{Depends, Fault};
 use crate::written::{AdminTable, ServerTable};
 
 pub(crate) fn warnings(
@@ -17,7 +17,7 @@ pub(crate) fn warnings(
     let mut warn = |path: &str, message: String, hint: &str| {
         let hint = Some(hint.to_owned());
         let span = document.underline(path);
-        found.push(Fault { path: path.to_owned(), span, message, hint, missing: false });
+        found.push(Fault { path: path.to_owned(), span, message, hint, depends: Depends::Nothing });
     };
 
     let used = used(document);
@@ -32,6 +32,15 @@ pub(crate) fn warnings(
     if document.named("route").next().is_none() {
         let message = "there is no route, so every request is answered 404".to_owned();
         warn("route", message, "write a [route.NAME] table");
+    }
+    for (name, route) in document.named("route") {
+        for key in FORWARDING {
+            if route.get_ref().get("to").is_none() && route.get_ref().get(*key).is_some() {
+                let message = "without `to` this does nothing".to_owned();
+                let hint = "take it out, or send the requests to an upstream";
+                warn(&format!("route.{name}.{key}"), message, hint);
+            }
+        }
     }
     if let Some(addr) = admin.listen.0
         && !addr.ip().is_loopback()
@@ -61,3 +70,7 @@ fn used<'d>(document: &'d Document<'_>) -> BTreeSet<(&'static str, &'d str)> {
     }
     used
 }
+
+/// Keys of a route that are about what is sent to an upstream.
+const FORWARDING: &[&str] =
+    &["timeout", "retries", "strip_prefix", "add_prefix", "request_headers"];

@@ -165,6 +165,13 @@ const MISTAKES: &[(&str, &[&str])] = &[
         "[admin]\ntoken = \"hunter2\"",
         &["11:9 admin.token a secret does not stand in the file itself"],
     ),
+    (
+        "[server]\nlisten = [\":80\", \":0\", \":0\", \"0.0.0.0:80\"]\n[admin]\nlisten = \":80\"",
+        &[
+            "11:30 server.listen[3] :80 is taken by server.listen[0]",
+            "13:10 admin.listen :80 is taken by server.listen[0]",
+        ],
+    ),
     // Names and references.
     ("[limit.\"a b\"]\nrate = \"1/s\"", &["10:8 limit.a b \"a b\" cannot be the name of a limit"]),
     (
@@ -202,6 +209,19 @@ const MISTAKES: &[(&str, &[&str])] = &[
         "[server]\ndrain = \"1s\"\ndrain = \"2s\"\nworkers = 0",
         &["12:1  duplicate key", "13:11 server.workers 0 is no number of workers"],
     ),
+    (
+        "[upstream.b]\nservers = [\"b:1\"\nbalance = \"p2\"\n[route.b]\nmatch = \"/b\"\nto = \"c\"\nretries = ten",
+        &[
+            "11:17  unclosed array",
+            "12:11 upstream.b.balance \"p2\" is not known here",
+            "15:6 route.b.to there is no upstream named \"c\"",
+            "16:11  invalid boolean",
+        ],
+    ),
+    (
+        "[upstream.b\nservers = [\"b:1\"]\n[route.b]\nmatch = \"/b\"\nto = \"b\"",
+        &["10:12  unclosed table"],
+    ),
     ("[server\ndrain = 5\nunknown = 1", &["10:8  unclosed table"]),
 ];
 
@@ -216,10 +236,16 @@ fn a_version_that_is_not_known_is_refused() {
 
 #[test]
 fn a_secret_in_the_file_is_never_shown() {
-    let text = format!("{HOLDS}[admin]\ntoken = \"hunter2\"\n");
-    let problems = parse(&text).unwrap_err();
-    let json = serde_json::to_string(&problems).unwrap();
-    assert!(!json.contains("hunter2") && !problems.to_string().contains("hunter2"));
+    for admin in
+        ["[admin]\ntoken = \"hunter2\"", "[admin]\ntoken = hunter2", "[admin\ntoken = 'hunter2"]
+    {
+        let text = &format!("{HOLDS}{admin}\n");
+        let problems = parse(text).unwrap_err();
+        let json = serde_json::to_string(&problems).unwrap();
+        for shown in [json, problems.to_string(), problems.render("a.toml", text, true)] {
+            assert!(!shown.contains("hunter2"), "{shown}");
+        }
+    }
 }
 
 #[test]
@@ -259,6 +285,10 @@ fn what_deserves_a_second_look_is_a_warning() {
                 "{HOLDS}[admin]\nlisten = \":9901\"\n[route.b]\nmatch = \"/b\"\nto = \"app\"\nlimits = [\"fair\"]\n"
             ),
             vec!["11:10 the admin API can be read from other machines"],
+        ),
+        (
+            format!("{HOLDS}limits = [\"fair\"]\n[route.b]\nmatch = \"/b\"\nrespond = {{}}\nretries = 3\n").replace("\n\n", "\n"),
+            vec!["13:11 without `to` this does nothing"],
         ),
         (
             "version = 1\n".to_owned(),

@@ -21,6 +21,20 @@ fn the_committed_reference_is_the_generated_one() {
 }
 
 #[test]
+fn the_committed_schema_is_the_generated_one() {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../examples/sluice.schema.json");
+    let generated = sluice_config::schema();
+    if env::var_os("UPDATE_DOCS").is_some() {
+        fs::write(&path, format!("{generated:#}\n")).unwrap();
+    }
+    let committed = fs::read_to_string(&path).unwrap_or_default();
+    assert!(
+        serde_json::from_str(&committed).ok().as_ref() == Some(&generated),
+        "examples/sluice.schema.json is not up to date; run: UPDATE_DOCS=1 cargo test -p sluice-config"
+    );
+}
+
+#[test]
 fn every_key_says_what_it_is_for() {
     let schema = sluice_config::schema();
     let tables = schema["$defs"].as_object().unwrap().iter();

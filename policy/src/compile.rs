@@ -112,8 +112,8 @@ impl Work {
         let mut endpoints = Vec::with_capacity(servers.len());
         for (i, server) in servers.into_iter().enumerate() {
             let path = format!("{path}.servers[{i}]");
-            if let Some(message) = unfit(&server.addr) {
-                self.problem(&path, message, "write `host:port`, like `10.0.0.1:9000`");
+            if let Err(bad) = server.addr.parse::<ServerSpec>() {
+                self.problem(&path, bad.message, &bad.hint);
             }
             if let Some(first) = seen.insert(server.addr.clone(), i) {
                 let message = format!("`{}` is already servers[{first}]", server.addr);
@@ -276,23 +276,4 @@ impl Work {
 /// `/v1/` means `/v1`: prefixes end on a segment boundary anyway.
 fn untrailed(prefix: String) -> String {
     prefix.strip_suffix('/').map(str::to_owned).unwrap_or(prefix)
-}
-
-/// Why a text is not `host:port`.
-fn unfit(addr: &str) -> Option<String> {
-    let Some((host, port)) = addr.rsplit_once(':') else {
-        return Some(format!("`{addr}` has no port"));
-    };
-    if !port.parse::<u16>().is_ok_and(|p| p > 0) || port.starts_with('+') {
-        return Some(format!("`{port}` is not a port"));
-    }
-    let bracketed = host.strip_prefix('[').and_then(|h| h.strip_suffix(']'));
-    let fit = match bracketed {
-        Some(address) => address.parse::<core::net::Ipv6Addr>().is_ok(),
-        None => {
-            let byte = |b: u8| b.is_ascii_alphanumeric() || b"-._".contains(&b);
-            !host.is_empty() && host.len() <= 253 && host.bytes().all(byte)
-        }
-    };
-    (!fit).then(|| format!("`{host}` is not a host"))
 }

@@ -29,13 +29,13 @@ pub struct Draft {
 pub struct UpstreamSpec {
     /// At least one: `"host:port"`, or `{ addr = "host:port", weight = 2 }`.
     pub servers: Vec<ServerSpec>,
-    /// How requests are spread over the servers.
+    /// How requests are spread over the servers. Default `round_robin`.
     #[serde(default)]
     pub balance: Balance,
     /// The most connections a worker holds to one server; a request that finds none free is
     /// answered 503. Default 64.
     pub connections: Option<u32>,
-    /// An idle connection is closed after this long. Keep it below the server's own.
+    /// An idle connection is closed after this long. Keep it below the server's own. Default 30s.
     pub keepalive: Option<Span>,
     /// How long to wait for a server.
     #[serde(default)]

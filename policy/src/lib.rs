@@ -48,6 +48,8 @@ pub struct Policy {
     chain: Chain,
     steer: Steer,
     in_flight: u32,
+    /// The latest time this worker was told.
+    latest: Instant,
 }
 
 impl Policy {
@@ -55,7 +57,14 @@ impl Policy {
     /// decisions.
     pub fn new(plan: Arc<Plan>, ledger: Arc<Ledger>, seed: u64) -> Self {
         let mut steer = Steer::new(seed);
-        Self { plan: steer.pin(plan), ledger, chain: Chain::default(), steer, in_flight: 0 }
+        Self {
+            plan: steer.pin(plan),
+            ledger,
+            chain: Chain::default(),
+            steer,
+            in_flight: 0,
+            latest: Instant::default(),
+        }
     }
 
     /// Judge new flights by this plan. What was learnt under the old one stays.
@@ -66,6 +75,7 @@ impl Policy {
 
     /// Open a flight for a request whose head has been read. First event: `Arrived`.
     pub fn begin(&mut self, now: Now, facts: &Facts<'_>) -> Flight {
+        let now = self.forward(now);
         self.in_flight = self.in_flight.saturating_add(1);
         let (route, phase) = match self.plan.table.find(facts) {
             Hit::Route(id) => (Some(id), Phase::New),
@@ -98,6 +108,7 @@ impl Policy {
         flight: &mut Flight,
         event: Event,
     ) -> Decision {
+        let now = self.forward(now);
         match (flight.phase, event) {
             (Phase::New, Event::Arrived) | (Phase::Asking, Event::Learned) => {
                 self.admit(now, facts, flight)
@@ -127,6 +138,7 @@ impl Policy {
 
     /// The request is over, whichever way. Takes the flight, so no permit can leak.
     pub fn end(&mut self, now: Now, mut flight: Flight, ending: Ending) -> Record {
+        let now = self.forward(now);
         debug_assert!(self.in_flight > 0, "a flight of another worker");
         self.in_flight = self.in_flight.saturating_sub(1);
         settle(&mut flight);
@@ -172,6 +184,12 @@ impl Policy {
     /// What this worker knows, for the admin API.
     pub fn inspect(&self, _now: Now) -> Snapshot {
         Snapshot { in_flight: self.in_flight, endpoints: self.steer.seats().collect() }
+    }
+
+    /// A clock that goes back stands still instead.
+    fn forward(&mut self, now: Now) -> Now {
+        self.latest = self.latest.max(now.at);
+        Now { at: self.latest, ..now }
     }
 
     fn admit(&mut self, now: Now, facts: &Facts<'_>, flight: &mut Flight) -> Decision {

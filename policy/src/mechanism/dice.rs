@@ -18,7 +18,6 @@ impl Dice {
     }
 
     /// A number below `n`; 0 when `n` is 0. The multiply keeps the bias below n / 2^64.
-    #[expect(clippy::cast_possible_truncation, reason = "the high half of a u128 fits a u64")]
     pub const fn below(&mut self, n: u64) -> u64 {
         ((self.roll() as u128 * n as u128) >> 64) as u64
     }

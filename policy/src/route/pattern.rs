@@ -102,7 +102,8 @@ fn parse_host(text: &str) -> Result<Host, Problem> {
         let byte = |b: u8| b.is_ascii_alphanumeric() || b == b'-' || b == b'_';
         (1..=63).contains(&l.len()) && l.bytes().all(byte)
     };
-    if !address && !(name.split('.').all(label) && name.len() <= 253) {
+    let named = name.len() <= 253 && name.split('.').all(label);
+    if !address && !named {
         let hint = "a host is a name, or `*.` and a name: `*.acme.dev`";
         return Err(wrong(&format!("`{text}` is not a host"), hint));
     }

@@ -1,0 +1,167 @@
+//! What is wrong with a plan is said, all at once, at its place.
+
+mod written;
+
+use sluice_policy::plan::Problem;
+
+fn problems(text: &str) -> Vec<Problem> {
+    written::compile(text.parse().unwrap()).err().unwrap_or_default()
+}
+
+const SOUND: &str = r#"
+    [upstream.a]
+    servers = ["10.0.0.1:80"]
+    [limit.fair]
+    rate = "100/s"
+    [route.r]
+    match = "/"
+    to = "a"
+"#;
+
+#[test]
+fn every_problem_is_reported_at_its_place() {
+    let text = r#"
+        [upstream.a]
+        servers = ["10.0.0.1:80", "10.0.0.1:80"]
+        connections = 0
+        timeout = { connect = "0s" }
+        [upstream.empty]
+        servers = []
+        [limit.fair]
+        key = ["ip", "usr", "ip/0", "header:", "ip:24"]
+        rate = "100/s"
+        burst = 0
+        [limit.slow]
+        rate = "1/day"
+        burst = 1000000
+        cost = 0
+        [limit.dear]
+        rate = "1/s"
+        cost = 2
+        [route.r]
+        match = "/"
+        to = "b"
+        limits = ["fair", "plan", "fair"]
+        retries = 9
+        timeout = "0s"
+        [route.s]
+        match = "get /a"
+        strip_prefix = "v1"
+        redirect = { to = "ftp://x", status = 200 }
+        request_headers = { set = { connection = "close" } }
+        concurrency = { max = 0, key = ["user"] }
+        size = {}
+        addresses = {}
+        [route.t]
+        match = "/t"
+        [route.u]
+        match = "/u"
+        to = "a"
+        respond = { status = 204, body = "x" }
+        [route.v]
+        match = "/v"
+        respond = { status = 100, body = "x", content_type = "a\nb" }
+        where = { header = { "a b" = "1" } }
+    "#;
+    let mut paths: Vec<_> = problems(text).into_iter().map(|p| p.path).collect();
+    paths.sort();
+    let expected = [
+        "limit.dear.cost",
+        "limit.fair.burst",
+        "limit.fair.key[1]",
+        "limit.fair.key[2]",
+        "limit.fair.key[3]",
+        "limit.fair.key[4]",
+        "limit.slow.cost",
+        "limit.slow.rate",
+        "route.r.limits[1]",
+        "route.r.limits[2]",
+        "route.r.retries",
+        "route.r.timeout",
+        "route.r.to",
+        "route.s.addresses",
+        "route.s.concurrency.key[0]",
+        "route.s.concurrency.max",
+        "route.s.match",
+        "route.s.redirect.status",
+        "route.s.redirect.to",
+        "route.s.request_headers.set.connection",
+        "route.s.size",
+        "route.s.strip_prefix",
+        "route.t",
+        "route.u",
+        "route.v.respond.content_type",
+        "route.v.respond.status",
+        "route.v.where.header.a b",
+        "upstream.a.connections",
+        "upstream.a.servers[1]",
+        "upstream.a.timeout.connect",
+        "upstream.empty.servers",
+    ];
+    assert_eq!(paths, expected);
+}
+
+#[test]
+fn names_that_are_not_there_are_told_those_that_are() {
+    // (what is written instead, part of the hint)
+    let table = [
+        ("to = \"b\"", "there are: a"),
+        ("to = \"a\"\nlimits = [\"fare\"]", "there are: fair"),
+        ("to = \"a\"\nconcurrency = { max = 1, key = [\"user\"] }", "header:NAME"),
+    ];
+    for (text, hint) in table {
+        let found = problems(&SOUND.replace("to = \"a\"", text));
+        let hints: Vec<_> = found.iter().filter_map(|p| p.hint.as_deref()).collect();
+        assert!(hints.len() == 1 && hints[0].contains(hint), "{text}: {found:?}");
+    }
+    assert_eq!(problems(SOUND), []);
+}
+
+#[test]
+fn what_is_meant_is_what_was_written() {
+    let plan = written::plan(
+        r#"
+        [upstream.a]
+        servers = ["10.0.0.1:80", { addr = "b:1", weight = 3 }]
+        [limit.fair]
+        rate = "100/s"
+        [route.r]
+        match = "/v1/{*rest}"
+        to = "a"
+        strip_prefix = "/v1/"
+        add_prefix = "/api"
+        request_headers = { set = { X-Env = "a" }, remove = ["Cookie"] }
+        [route.s]
+        match = "/s"
+        respond = { body = "hi" }
+        [route.t]
+        match = "/t"
+        redirect = { to = "https://x.test{uri}", status = 301 }
+    "#,
+    );
+    let upstream = &plan.upstreams()[0];
+    assert_eq!((upstream.name.as_str(), upstream.connections_max), ("a", 64));
+    assert_eq!(upstream.keepalive.as_secs(), 30);
+    let weights: Vec<_> = upstream.endpoints.iter().map(|e| (&*e.address, e.weight)).collect();
+    assert_eq!(weights, [("10.0.0.1:80", 1), ("b:1", 3)]);
+    let rewrite = &plan.routes()[0].rewrite;
+    assert_eq!(rewrite.strip_prefix.as_deref(), Some("/v1"));
+    assert_eq!(rewrite.add_prefix.as_deref(), Some("/api"));
+    assert_eq!(rewrite.request_headers.set, [("x-env".to_owned(), "a".to_owned())]);
+    assert_eq!(rewrite.request_headers.remove, ["cookie"]);
+    let replies: Vec<_> =
+        (0..).map_while(|i| plan.reply(sluice_policy::plan::ReplyId(i))).collect();
+    let told: Vec<_> =
+        replies.iter().map(|r| (r.status, r.location.as_deref(), &*r.body)).collect();
+    let expected: [(u16, Option<&str>, &[u8]); 2] =
+        [(200, None, b"hi"), (301, Some("https://x.test{uri}"), b"")];
+    assert_eq!(told, expected);
+    assert_eq!((plan.limit_name(0), plan.limit_name(9)), ("fair", ""));
+}
+
+#[test]
+fn filters_are_listed_in_their_order() {
+    let names: Vec<_> = sluice_policy::admit::FILTERS.iter().map(|(name, _)| *name).collect();
+    assert_eq!(names, ["addresses", "size", "limits", "concurrency"]);
+    assert!(sluice_policy::admit::FILTERS.iter().all(|(_, line)| line.ends_with('.')));
+}
