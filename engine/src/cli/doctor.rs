@@ -35,6 +35,7 @@ fn examine() -> Vec<Finding> {
     let kernel = format!("{} {machine}", system.release().to_string_lossy());
     let mut findings = vec![Finding { name: "kernel".to_owned(), is: kernel, should: None }];
     findings.push(cpus());
+    findings.extend(quota());
     findings.extend(drivers());
     if let Some(found) = sysctl("kernel/io_uring_disabled") {
         let should =
@@ -67,6 +68,19 @@ fn cpus() -> Finding {
     let ids: Vec<_> = cores.iter().map(|core| core.id).collect();
     let should = ids.is_empty().then(|| "a CPU mask that can be read".to_owned());
     Finding { name: "CPUs".to_owned(), is: format!("{} ({})", ids.len(), ranges(&ids)), should }
+}
+
+/// What the control group leaves of those CPUs, where it bounds them.
+fn quota() -> Option<Finding> {
+    let found = fs::read_to_string("/sys/fs/cgroup/cpu.max").ok()?;
+    let (quota, period) = found.trim().split_once(' ')?;
+    let (quota, period): (u64, u64) = (quota.parse().ok()?, period.parse().ok()?);
+    let cores = core_affinity::get_core_ids().unwrap_or_default().len() as u64;
+    let should = (quota < cores.saturating_mul(period)).then(|| {
+        format!("{cores} CPUs, or fewer workers: a worker whose time is up stalls its connections")
+    });
+    let is = format!("{quota} of every {period} µs");
+    Some(Finding { name: "cgroup cpu.max".to_owned(), is, should })
 }
 
 /// The ladder, from the best step down. A step below a good one is not needed.
