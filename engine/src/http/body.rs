@@ -53,14 +53,6 @@ impl Decoder {
         matches!(self, Self::Close)
     }
 
-    /// Bytes that are known to come; None when that can't be known.
-    pub(crate) const fn left(&self) -> Option<u64> {
-        match self {
-            Self::Length(left) => Some(*left),
-            Self::Chunked(_) | Self::Close => None,
-        }
-    }
-
     /// Trailer lines, complete once the body is done.
     pub(crate) fn trailers(&self) -> &[u8] {
         match self {
@@ -190,6 +182,5 @@ mod tests {
         let mut bytes = *b"abcdef";
         let decoded = decoder.decode(&mut bytes).unwrap();
         assert_eq!(decoded, Decoded { payload: 3, consumed: 3, done: true });
-        assert_eq!(decoder.left(), Some(0));
     }
 }

@@ -101,8 +101,8 @@ impl Chunks {
             (State::Digits(size), b'\r') => Ok(State::SizeLf(size)),
             (State::Digits(size), b';') => Ok(State::Extension(size)),
             (State::Digits(size), _) => {
-                let size = size << 4 | digit(byte)?;
-                if size > SIZE_MAX { Err(BadChunk) } else { Ok(State::Digits(size)) }
+                let size = if size < SIZE_MAX >> 4 { size << 4 } else { return Err(BadChunk) };
+                Ok(State::Digits(size | digit(byte)?))
             }
             (State::Extension(size), b'\r') => Ok(State::SizeLf(size)),
             (State::Extension(size), b'\t' | b' '..=b'~' | 0x80..) => Ok(State::Extension(size)),
@@ -203,7 +203,7 @@ mod tests {
 
     #[test]
     fn what_is_not_quite_a_chunked_body_is_refused() {
-        let table: [&[u8]; 18] = [
+        let table: [&[u8]; 19] = [
             b"\r\n\r\n",
             b"5\nhello\r\n0\r\n\r\n",
             b"5\r\nhello\n0\r\n\r\n",
@@ -219,6 +219,7 @@ mod tests {
             b"5;\0\r\nhello\r\n0\r\n\r\n",
             b"fffffffffffffffff\r\n",
             b"1000000000000001\r\n",
+            b"10000000000000005\r\nhello\r\n0\r\n\r\n",
             b"0\r\nno colon\r\n\r\n",
             b"0\r\nX : 1\r\n\r\n",
             b"0\r\n X: 1\r\n\r\n",

@@ -45,7 +45,11 @@ pub(crate) fn known(name: &[u8]) -> Known {
             &[(b"host", Known::Other(Kind::Host)), (b"http2-settings", Known::Other(Kind::Drop))]
         }
         b'k' => &[(b"keep-alive", Known::Other(Kind::Drop))],
-        b'p' => &[(b"proxy-connection", Known::Other(Kind::Drop))],
+        b'p' => &[
+            (b"proxy-connection", Known::Other(Kind::Drop)),
+            (b"proxy-authorization", Known::Other(Kind::Drop)),
+            (b"proxy-authenticate", Known::Other(Kind::Drop)),
+        ],
         b't' => &[
             (b"te", Known::Other(Kind::Drop)),
             (b"traceparent", Known::Other(Kind::TraceParent)),
