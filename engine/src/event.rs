@@ -25,6 +25,24 @@ pub(crate) fn write(name: &str, fields: &[(&str, Value)]) {
     let _ = stderr.lock().write_all(line.as_bytes());
 }
 
+/// A panic is an event like any other: one line, not the runtime's several.
+pub(crate) fn report_panics() {
+    std::panic::set_hook(Box::new(|panic| {
+        let thread = std::thread::current();
+        let payload = panic.payload();
+        let why = payload.downcast_ref::<String>().map(String::as_str);
+        let why = why.or_else(|| payload.downcast_ref::<&str>().copied()).unwrap_or("unknown");
+        let at = panic.location().map(ToString::to_string);
+        // Empty unless RUST_BACKTRACE asks for it.
+        let backtrace = std::backtrace::Backtrace::capture();
+        let trace = match backtrace.status() {
+            std::backtrace::BacktraceStatus::Captured => Some(backtrace.to_string()),
+            _ => None,
+        };
+        event!("panic", thread = thread.name(), why = why, at = at, trace = trace);
+    }));
+}
+
 fn json(name: &str, fields: &[(&str, Value)]) -> String {
     let time = clock::rfc3339(clock::since_1970());
     let mut line = format!("{{\"time\":\"{time}\",\"event\":\"{name}\"");

@@ -100,3 +100,71 @@ fn router(room: Room) -> Router {
 fn refuse(status: StatusCode, error: &str) -> Response {
     (status, axum::Json(json!({ "error": error }))).into_response()
 }
+
+#[cfg(test)]
+mod tests {
+    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+
+    use super::*;
+    use crate::control::fixture::{desk, fleet, obedient};
+
+    /// Serves until the test ends.
+    async fn admin(door: Door) -> SocketAddr {
+        let (fleet, _heard) = fleet(1, obedient).await;
+        let (desk, mut asked) = desk(fleet);
+        tokio::spawn(async move {
+            while let Some(crate::control::desk::Ask::Reload(tell)) = asked.recv().await {
+                tell.send(Err(Failure::new(crate::exit::Exit::Configuration, "no"))).unwrap();
+            }
+        });
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        spawn(listener, router(Room { desk: Arc::new(desk), door }));
+        address
+    }
+
+    async fn ask(address: SocketAddr, request: &str, host: &str) -> String {
+        let mut stream = tokio::net::TcpStream::connect(address).await.unwrap();
+        let head = format!("{request} HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n");
+        stream.write_all(head.as_bytes()).await.unwrap();
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).await.unwrap();
+        answer.to_ascii_lowercase()
+    }
+
+    #[tokio::test]
+    async fn every_page_answers_and_nothing_is_stored() {
+        let address = admin(Door::Loopback).await;
+        for (request, host, status) in [
+            ("GET /health", "localhost", 200),
+            ("GET /health/ready", "localhost", 503),
+            ("GET /metrics", "127.0.0.1:9901", 200),
+            ("GET /v1/status", "localhost", 200),
+            ("GET /v1/latency", "localhost", 200),
+            ("GET /v1/config", "localhost", 200),
+            ("GET /nowhere", "localhost", 404),
+            ("DELETE /v1/status", "localhost", 405),
+            ("GET /v1/reload", "localhost", 405),
+            ("POST /v1/reload", "localhost", 403),
+            ("GET /health", "evil.example", 403),
+            ("GET /nowhere", "evil.example", 403),
+        ] {
+            let answer = ask(address, request, host).await;
+            assert!(
+                answer.starts_with(&format!("http/1.1 {status}")),
+                "{request} {host}: {answer}"
+            );
+            assert!(answer.contains("\r\ncache-control: no-store\r\n"), "{request}: {answer}");
+            let json = answer.contains("\r\ncontent-type: application/json\r\n");
+            assert_eq!(json, request != "GET /metrics", "{request}: {answer}");
+        }
+    }
+
+    #[tokio::test]
+    async fn the_control_socket_asks_for_no_token() {
+        let address = admin(Door::Control).await;
+        let answer = ask(address, "POST /v1/reload", "anything").await;
+        assert!(answer.starts_with("http/1.1 422"), "{answer}");
+        assert!(answer.ends_with(r#"{"error":"no"}"#), "{answer}");
+    }
+}

@@ -35,6 +35,7 @@ fn examine() -> Vec<Finding> {
     let kernel = format!("{} {machine}", system.release().to_string_lossy());
     let mut findings = vec![Finding { name: "kernel".to_owned(), is: kernel, should: None }];
     findings.push(cpus());
+    findings.extend(quota());
     findings.extend(drivers());
     if let Some(found) = sysctl("kernel/io_uring_disabled") {
         let should =
@@ -69,6 +70,19 @@ fn cpus() -> Finding {
     Finding { name: "CPUs".to_owned(), is: format!("{} ({})", ids.len(), ranges(&ids)), should }
 }
 
+/// What the control group leaves of those CPUs, where it bounds them.
+fn quota() -> Option<Finding> {
+    let found = fs::read_to_string("/sys/fs/cgroup/cpu.max").ok()?;
+    let (quota, period) = found.trim().split_once(' ')?;
+    let (quota, period): (u64, u64) = (quota.parse().ok()?, period.parse().ok()?);
+    let cores = core_affinity::get_core_ids().unwrap_or_default().len() as u64;
+    let should = (quota < cores.saturating_mul(period)).then(|| {
+        format!("{cores} CPUs, or fewer workers: a worker whose time is up stalls its connections")
+    });
+    let is = format!("{quota} of every {period} µs");
+    Some(Finding { name: "cgroup cpu.max".to_owned(), is, should })
+}
+
 /// The ladder, from the best step down. A step below a good one is not needed.
 fn drivers() -> Vec<Finding> {
     let mut found_one = false;
@@ -91,7 +105,7 @@ fn limit(name: &str, resource: Resource, least: u64) -> Finding {
     Finding {
         name: name.to_owned(),
         is: format!("{} (hard {})", shown(limit.current), shown(limit.maximum)),
-        should: low.then(|| format!("hard limit {least}")),
+        should: low.then(|| format!("a hard limit of {least}")),
     }
 }
 
@@ -121,7 +135,7 @@ fn huge_pages() -> Finding {
     let name = "transparent_hugepage".to_owned();
     let found = fs::read_to_string("/sys/kernel/mm/transparent_hugepage/enabled");
     let Ok(found) = found else { return Finding { name, is: unknown(), should: None } };
-    let chosen = found.split(['[', ']']).nth(1).unwrap_or(found.trim()).to_owned();
+    let chosen = found.split(['[', ']']).nth(1).unwrap_or_else(|| found.trim()).to_owned();
     let should = (chosen == "always")
         .then(|| "madvise: huge pages for everything grow memory and stall".to_owned());
     Finding { name, is: chosen, should }

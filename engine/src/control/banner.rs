@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use std::path::Path;
 
 use super::fleet::{Fleet, State};
-use crate::runtime::{Driver, Fallen};
+use crate::runtime::{Driver, Fallen, Wanted};
 
 /// What a banner says besides the workers.
 #[derive(Debug)]
@@ -26,7 +26,9 @@ pub(crate) fn banner(facts: &Facts<'_>, fleet: &Fleet) -> String {
         State::Starting | State::Draining | State::Ended => None,
     });
     if let Some((driver, fallen)) = first {
-        let _ = writeln!(text, "driver {}", driver_line(driver, fallen));
+        let forbidden = std::fs::read_to_string("/proc/sys/kernel/io_uring_disabled").ok();
+        let line = driver_line(driver, fallen, fleet.wanted(), forbidden.as_deref());
+        let _ = writeln!(text, "driver {line}");
     }
     let cores: Vec<_> =
         fleet.workers.iter().map(|worker| worker.core.map(|core| core.id)).collect();
@@ -42,9 +44,18 @@ pub(crate) fn banner(facts: &Facts<'_>, fleet: &Fleet) -> String {
 }
 
 /// `io_uring`, or `epoll: io_uring: Operation not permitted; io_uring-coop: …`. Steps that fell
-/// for one reason are named together.
-pub(crate) fn driver_line(driver: Driver, fallen: &[Fallen]) -> String {
+/// for one reason are named together, and a sysctl that forbids io_uring (1: to some, 2: to all)
+/// is named too.
+fn driver_line(
+    driver: Driver,
+    fallen: &[Fallen],
+    wanted: Wanted,
+    forbidden: Option<&str>,
+) -> String {
     let mut line = driver.name().to_owned();
+    if let Wanted::Only(_) = wanted {
+        line.push_str(", as asked");
+    }
     let mut said: Vec<(&str, Vec<&str>)> = Vec::new();
     for step in fallen {
         match said.iter_mut().find(|(why, _)| *why == step.why) {
@@ -54,6 +65,11 @@ pub(crate) fn driver_line(driver: Driver, fallen: &[Fallen]) -> String {
     }
     for (i, (why, names)) in said.iter().enumerate() {
         let _ = write!(line, "{} {}: {why}", if i == 0 { ":" } else { ";" }, names.join(", "));
+    }
+    if let (Driver::Epoll, false, Some(level @ ("1" | "2"))) =
+        (driver, fallen.is_empty(), forbidden.map(str::trim))
+    {
+        let _ = write!(line, " (kernel.io_uring_disabled={level})");
     }
     line
 }
@@ -91,20 +107,25 @@ mod tests {
     #[test]
     fn the_driver_line_says_why_the_better_ones_fell() {
         let fell = |driver, why: &str| Fallen { driver, why: why.to_owned() };
-        for (driver, fallen, expected) in [
-            (Driver::UringDefer, vec![], "io_uring"),
-            (
-                Driver::Epoll,
-                vec![
-                    fell(Driver::UringDefer, "Invalid argument"),
-                    fell(Driver::UringCoop, "Operation not permitted"),
-                    fell(Driver::UringPlain, "Operation not permitted"),
-                ],
-                "epoll: io_uring: Invalid argument; \
-                 io_uring-coop, io_uring-plain: Operation not permitted",
-            ),
+        let refused = || {
+            vec![
+                fell(Driver::UringDefer, "Invalid argument"),
+                fell(Driver::UringCoop, "Operation not permitted"),
+                fell(Driver::UringPlain, "Operation not permitted"),
+            ]
+        };
+        let line = "epoll: io_uring: Invalid argument; \
+                    io_uring-coop, io_uring-plain: Operation not permitted";
+        let with_sysctl = format!("{line} (kernel.io_uring_disabled=2)");
+        let only = Wanted::Only(Driver::Epoll);
+        for (driver, fallen, wanted, forbidden, expected) in [
+            (Driver::UringDefer, vec![], Wanted::Auto, Some("0\n"), "io_uring"),
+            (Driver::Epoll, vec![], only, Some("2\n"), "epoll, as asked"),
+            (Driver::Epoll, refused(), Wanted::Auto, Some("0\n"), line),
+            (Driver::Epoll, refused(), Wanted::Auto, None, line),
+            (Driver::Epoll, refused(), Wanted::Auto, Some("2\n"), with_sysctl.as_str()),
         ] {
-            assert_eq!(driver_line(driver, &fallen), expected);
+            assert_eq!(driver_line(driver, &fallen, wanted, forbidden), expected);
         }
     }
 

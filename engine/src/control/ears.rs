@@ -40,6 +40,11 @@ impl Ears {
         })
     }
 
+    /// Heeds nothing but the wish to stop: there is nothing yet that could be reloaded.
+    pub(crate) async fn stop(&mut self) {
+        while self.next().await != Sign::Stop {}
+    }
+
     pub(crate) async fn next(&mut self) -> Sign {
         tokio::select! {
             _ = self.term.recv() => Sign::Stop,

@@ -136,6 +136,10 @@ impl Fleet {
         &self.generation
     }
 
+    pub(crate) fn wanted(&self) -> Wanted {
+        self.supply.wanted
+    }
+
     pub(crate) fn addresses(&self) -> &[SocketAddr] {
         &self.supply.addresses
     }

@@ -22,7 +22,7 @@ use super::source::{Loaded, Source};
 use super::steward::{Inputs, Steward};
 use crate::admin;
 use crate::clock::Clock;
-use crate::event::event;
+use crate::event::{self, event};
 use crate::exit::{Exit, Failure};
 use crate::observe::exposition;
 use crate::observe::journal::journal;
@@ -66,8 +66,13 @@ pub(crate) fn run(order: Order) -> Failure {
 
 async fn start(order: Order, body: fn(Seat)) -> Result<Steward, Failure> {
     // Before anything else: a signal must not find its default, which is death.
-    let ears = Ears::open().map_err(|e| Failure::io("signals", &e))?;
-    let loaded = order.source.load(order.colour).await?;
+    let mut ears = Ears::open().map_err(|e| Failure::io("signals", &e))?;
+    event::report_panics();
+    let loaded = tokio::select! {
+        loaded = order.source.load(order.colour) => loaded?,
+        // A name lookup may take a minute.
+        () = ears.stop() => return Err(Failure::new(Exit::Done, "stopped before it was ready")),
+    };
     if !loaded.warnings.is_empty() {
         eprintln!("{}", loaded.warnings);
     }
@@ -136,7 +141,7 @@ fn wanted(io: Io) -> Wanted {
 /// than cores are left to the scheduler: two pinned to one core would starve each other.
 fn seats(asked: Option<NonZeroU16>) -> Vec<Option<CoreId>> {
     let cores = core_affinity::get_core_ids().unwrap_or_default();
-    let workers = asked.map_or(cores.len().max(1), |n| usize::from(n.get()));
+    let workers = asked.map_or_else(|| cores.len().max(1), |n| usize::from(n.get()));
     if workers > cores.len() {
         return vec![None; workers];
     }

@@ -31,9 +31,12 @@ use crate::worker::{Generation, News};
 pub(crate) struct Inputs {
     pub(crate) ears: Ears,
     /// Both ends: a worker that can't be replaced now is announced as dead again later.
-    pub(crate) news: (mpsc::UnboundedSender<News>, mpsc::UnboundedReceiver<News>),
+    pub(crate) news: Channel<News>,
     pub(crate) asked: mpsc::UnboundedReceiver<Ask>,
 }
+
+/// Unbounded, because what comes through is bounded: a few messages a worker, one reload.
+type Channel<T> = (mpsc::UnboundedSender<T>, mpsc::UnboundedReceiver<T>);
 
 type Told = oneshot::Sender<Result<u64, Failure>>;
 
@@ -47,10 +50,8 @@ pub(crate) struct Steward {
     /// Said once, before `ready`.
     notes: String,
     reloads: Reloads<Told>,
-    loads: (
-        mpsc::UnboundedSender<Result<Loaded, Failure>>,
-        mpsc::UnboundedReceiver<Result<Loaded, Failure>>,
-    ),
+    /// From the task that reads the configuration to the loop.
+    loads: Channel<Result<Loaded, Failure>>,
     /// Set while draining.
     deadline: Option<Pin<Box<Sleep>>>,
 }
@@ -145,7 +146,7 @@ impl Steward {
             banner(&facts, &fleet)
         };
         gauge!(CONFIG_CURRENT).set(1);
-        eprint!("{text}{}ready\n", std::mem::take(&mut self.notes));
+        eprintln!("{text}{}ready", std::mem::take(&mut self.notes));
         notify::ready();
     }
 

@@ -31,7 +31,10 @@ pub(crate) fn describe() {
     }
 }
 
-type Figure = (&'static str, &'static str, fn(&Cells) -> &Cell);
+type Read = fn(&Cells) -> &Cell;
+
+/// Name, help text, and where it is counted.
+type Figure = (&'static str, &'static str, Read);
 
 const GAUGES: [Figure; 3] = [
     ("sluice_connections_open", "Client connections open now.", |c| &c.connections_open),
@@ -75,7 +78,8 @@ const COUNTERS: [Figure; 13] = [
     }),
 ];
 
-const HEADS: [(&str, fn(&Cells) -> &Cell); 6] = [
+/// Status, and where it is counted.
+const HEADS: [(&str, Read); 6] = [
     ("400", |c| &c.refused_400),
     ("408", |c| &c.refused_408),
     ("414", |c| &c.refused_414),
@@ -87,7 +91,7 @@ const HEADS: [(&str, fn(&Cells) -> &Cell); 6] = [
 /// Everything the workers count.
 pub(crate) fn workers(workers: &[Arc<Cells>]) -> String {
     let mut text = Exposition::new();
-    let sum = |read: fn(&Cells) -> &Cell| workers.iter().map(|c| read(c).value()).sum::<u64>();
+    let sum = |read: Read| workers.iter().map(|c| read(c).value()).sum::<u64>();
     for (name, help, read) in GAUGES {
         text.single(name, "gauge", help, sum(read));
     }

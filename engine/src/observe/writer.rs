@@ -262,7 +262,7 @@ mod tests {
 
     #[test]
     fn a_reader_that_has_gone_costs_lines_and_nothing_else() {
-        let (reader, pipe) = std::io::pipe().unwrap();
+        let (reader, pipe) = io::pipe().unwrap();
         let sink = Sink::stream(File::from(std::os::fd::OwnedFd::from(pipe)));
         let (workers, writer) = journal();
         let pen = Pen::start(writer, &LogTarget::Stdout, sink).unwrap();
