@@ -1,4 +1,4 @@
-//! The only reader of clocks in this package: monotonic nanoseconds, and CPU time of a thread.
+//! The only reader of clocks in this package: monotonic nanoseconds.
 
 use rustix::time::{ClockId, Timespec, clock_gettime};
 
@@ -8,11 +8,6 @@ pub const SECOND_NS: u64 = 1_000_000_000;
 /// Nanoseconds of `CLOCK_MONOTONIC`, the clock that `timerfd` is armed with.
 pub fn now_ns() -> u64 {
     nanoseconds(clock_gettime(ClockId::Monotonic))
-}
-
-/// CPU nanoseconds that the calling thread has used.
-pub fn thread_cpu_ns() -> u64 {
-    nanoseconds(clock_gettime(ClockId::ThreadCPUTime))
 }
 
 /// The same point as `timerfd` wants it.

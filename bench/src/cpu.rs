@@ -26,6 +26,8 @@ pub fn pin(cpu: usize) -> Result<()> {
 /// One line of `/proc/PID/stat`, as far as we read it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Stat {
+    /// Ended, and not yet waited for by its parent.
+    pub ended: bool,
     pub parent: u32,
     /// Own time and that of children that were waited for, in clock ticks.
     pub ticks: u64,
@@ -51,34 +53,38 @@ pub fn process(pid: u32) -> Option<Stat> {
     parse_stat(&fs::read_to_string(format!("/proc/{pid}/stat")).ok()?)
 }
 
-/// What one CPU spent its time on, idling aside.
+/// How long one task (a thread) had a CPU, and how long it was ready and had none.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Busy {
-    /// Processes, in user mode and in the kernel.
-    pub tasks: Duration,
-    /// Hard and soft interrupts; loopback traffic is partly counted here.
-    pub interrupts: Duration,
-    /// Taken by the host for other guests.
-    pub stolen: Duration,
+pub struct Scheduled {
+    pub ran: Duration,
+    pub waited: Duration,
 }
 
-impl Busy {
+impl Scheduled {
     /// What came to be since `earlier`.
     pub fn since(self, earlier: Self) -> Self {
-        Self {
-            tasks: self.tasks.saturating_sub(earlier.tasks),
-            interrupts: self.interrupts.saturating_sub(earlier.interrupts),
-            stolen: self.stolen.saturating_sub(earlier.stolen),
-        }
+        let Self { ran, waited } = earlier;
+        Self { ran: self.ran.saturating_sub(ran), waited: self.waited.saturating_sub(waited) }
     }
 }
 
-/// Since boot; all zero when `/proc/stat` does not know the CPU.
-pub fn busy(cpu: usize) -> Busy {
-    fs::read_to_string("/proc/stat")
-        .ok()
-        .and_then(|text| parse_busy(&text, cpu))
-        .unwrap_or_default()
+/// Every task of some processes by its id; kernel helpers that io_uring made for them included.
+pub fn tasks(processes: &HashMap<u32, Stat>) -> HashMap<u32, Scheduled> {
+    let of_process = |pid: &u32| {
+        let entries = fs::read_dir(format!("/proc/{pid}/task")).ok();
+        entries.into_iter().flatten().filter_map(|entry| {
+            let entry = entry.ok()?;
+            let text = fs::read_to_string(entry.path().join("schedstat")).ok()?;
+            Some((entry.file_name().to_str()?.parse().ok()?, parse_schedstat(&text)?))
+        })
+    };
+    processes.keys().flat_map(of_process).collect()
+}
+
+/// The calling thread.
+pub fn this_task() -> Scheduled {
+    let text = fs::read_to_string("/proc/thread-self/schedstat").unwrap_or_default();
+    parse_schedstat(&text).unwrap_or_default()
 }
 
 fn processes() -> HashMap<u32, Stat> {
@@ -106,26 +112,22 @@ fn parse_stat(line: &str) -> Option<Stat> {
     let fields: Vec<&str> = rest.split_ascii_whitespace().collect();
     let number = |field: usize| fields.get(field - 3)?.parse::<i64>().ok();
     let ticks: i64 = [14, 15, 16, 17].into_iter().map(number).sum::<Option<i64>>()?;
-    let started = number(22)?.unsigned_abs();
-    Some(Stat { parent: u32::try_from(number(4)?).ok()?, ticks: ticks.unsigned_abs(), started })
+    let (ended, started) =
+        (matches!(fields.first(), Some(&("Z" | "X"))), number(22)?.unsigned_abs());
+    Some(Stat {
+        ended,
+        parent: u32::try_from(number(4)?).ok()?,
+        ticks: ticks.unsigned_abs(),
+        started,
+    })
 }
 
-/// `cpu0 user nice system idle iowait irq softirq steal …`, in ticks.
-fn parse_busy(text: &str, cpu: usize) -> Option<Busy> {
-    let name = format!("cpu{cpu} ");
-    let line = text.lines().find_map(|line| line.strip_prefix(&name))?;
-    let fields: Vec<u64> =
-        line.split_ascii_whitespace().filter_map(|field| field.parse().ok()).collect();
-    let [user, nice, system, _idle, _iowait, irq, softirq, steal, ..] = fields[..] else {
-        return None;
-    };
-    let tick_ns = 1_000_000_000 / rustix::param::clock_ticks_per_second().max(1);
-    let span = |ticks: u64| Duration::from_nanos(ticks.saturating_mul(tick_ns));
-    Some(Busy {
-        tasks: span(user + nice + system),
-        interrupts: span(irq + softirq),
-        stolen: span(steal),
-    })
+/// Nanoseconds on a CPU, nanoseconds ready without one, turns.
+fn parse_schedstat(line: &str) -> Option<Scheduled> {
+    let mut fields =
+        line.split_ascii_whitespace().map(|field| field.parse().map(Duration::from_nanos));
+    let (ran, waited) = (fields.next()?.ok()?, fields.next()?.ok()?);
+    Some(Scheduled { ran, waited })
 }
 
 #[cfg(test)]
@@ -137,7 +139,11 @@ mod tests {
         let tail = "S 7 1 1 0 -1 4194560 1 2 3 4 10 20 3 4 20 0 1 0 999 0 0";
         for name in ["nginx", "a b", ") 1 2 (", "(x)"] {
             let found = parse_stat(&format!("42 ({name}) {tail}"));
-            assert_eq!(found, Some(Stat { parent: 7, ticks: 37, started: 999 }), "{name}");
+            assert_eq!(
+                found,
+                Some(Stat { ended: false, parent: 7, ticks: 37, started: 999 }),
+                "{name}"
+            );
         }
         for line in ["", "42 (x", "42 (x) S 7", "42 (x) S a b"] {
             assert_eq!(parse_stat(line), None, "{line}");
@@ -146,7 +152,7 @@ mod tests {
 
     #[test]
     fn a_tree_is_the_root_and_all_below_it() {
-        let stat = |parent| Stat { parent, ticks: 1, started: 0 };
+        let stat = |parent| Stat { ended: false, parent, ticks: 1, started: 0 };
         let all =
             HashMap::from([(1, stat(0)), (2, stat(1)), (3, stat(2)), (4, stat(1)), (5, stat(9))]);
         for (root, mut expected) in
@@ -160,20 +166,21 @@ mod tests {
     }
 
     #[test]
-    fn busy_is_told_apart_by_tasks_interrupts_and_steal() {
-        let text =
-            "cpu  9 9 9 9 9 9 9 9 9 9\ncpu1 1 0 0 0 0 0 0 0 0 0\ncpu0 10 1 5 1000 7 2 3 4 0 0\n";
-        let ticks = |count| {
-            Duration::from_nanos(count * 1_000_000_000 / rustix::param::clock_ticks_per_second())
-        };
-        let expected = Busy { tasks: ticks(16), interrupts: ticks(5), stolen: ticks(4) };
-        assert_eq!(parse_busy(text, 0), Some(expected));
-        assert_eq!(parse_busy(text, 7), None);
+    fn schedstat_is_time_on_and_time_without_a_cpu() {
+        let expected =
+            Scheduled { ran: Duration::from_nanos(131_230), waited: Duration::from_nanos(53_447) };
+        assert_eq!(parse_schedstat("131230 53447 1\n"), Some(expected));
+        assert_eq!(expected.since(expected), Scheduled::default());
+        for line in ["", "1", "a b c"] {
+            assert_eq!(parse_schedstat(line), None, "{line}");
+        }
     }
 
     #[test]
     fn our_own_process_is_a_tree_that_uses_cpu() {
         let tree = tree(std::process::id());
         assert!(tree.contains_key(&std::process::id()));
+        assert!(tasks(&tree).values().any(|task| !task.ran.is_zero()));
+        assert!(!this_task().ran.is_zero());
     }
 }

@@ -14,7 +14,7 @@ use sluice_bench::peers::{Options, PEERS, Peer};
 use sluice_bench::{report, unit};
 
 #[derive(Debug, Args)]
-pub(super) struct Compare {
+pub(crate) struct Compare {
     /// What to measure, one after another
     #[arg(value_enum, default_value = "plain")]
     scenarios: Vec<Preset>,

@@ -15,7 +15,7 @@ use sluice_bench::report::svg::{self, Line};
 use sluice_bench::{cpu, report, unit};
 
 #[derive(Debug, Args)]
-pub(super) struct Load {
+pub(crate) struct Load {
     /// http://HOST[:PORT]/PATH on this machine
     url: String,
     /// Connections; each carries one request at a time

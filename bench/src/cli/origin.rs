@@ -12,7 +12,7 @@ use sluice_bench::http::request::Wish;
 use sluice_bench::{cpu, origin, unit};
 
 #[derive(Debug, Args)]
-pub(super) struct Origin {
+pub(crate) struct Origin {
     /// Where to listen; port 0 picks a free one. The bound address is the one line on stdout
     #[arg(long, default_value = "127.0.0.1:0")]
     listen: SocketAddr,

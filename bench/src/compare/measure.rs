@@ -1,7 +1,7 @@
 //! One run: an origin, perhaps a proxy before it, the load, and CPU time read at both ends of
 //! the measured window.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::fs;
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, TcpStream};
@@ -17,7 +17,7 @@ use serde::{Deserialize, Serialize};
 use super::process::{Running, free_ports};
 use super::verdict::{Bottleneck, Shares, Usage};
 use super::{Comparison, Contender, Scenario};
-use crate::cpu::{self, Busy};
+use crate::cpu::{self, Scheduled};
 use crate::histogram::{Latencies, Percentiles, human_us};
 use crate::http::response::Reader;
 use crate::load::{self, Failure, Moment, Outcome, Work};
@@ -48,11 +48,12 @@ pub struct Run {
 impl Run {
     /// The run on one line of progress.
     pub fn line(&self, rounds: u32) -> String {
-        let cpu = self.cpu_us_per_request.map_or("-".to_owned(), |us| format!("{us:.1}"));
+        let cpu =
+            self.cpu_us_per_request.map_or_else(|| "no".to_owned(), |us| format!("{us:.1} µs"));
         let failed =
             if self.failed > 0 { format!(", {} FAILED", self.failed) } else { String::new() };
         format!(
-            "round {}/{rounds} {:<8} {:>8} requests/s, P50 {}, P99 {}, {cpu} µs CPU a request, bottleneck: {}{failed}",
+            "round {}/{rounds} {:<8} {:>8} requests/s, P50 {}, P99 {}, {cpu} CPU a request, bottleneck: {}{failed}",
             self.round,
             self.contender,
             grouped(self.requests_per_second),
@@ -85,20 +86,18 @@ pub(super) fn run(
         }
     };
     let work = scenario.work(port)?;
-    let sample = || Sample::take(comparison, proxy.as_ref().map(Running::pid), origin.pid());
+    let sample = || Sample::take(proxy.as_ref().map(Running::pid), origin.pid());
     let (outcome, before, after) = drive(&work, comparison.load_cpu, stop, sample)?;
     ensure!(outcome.answered > 0, "no request was answered: {:?}", outcome.failures);
     let usage = Usage {
         window: outcome.window,
-        proxy: after.proxy.saturating_sub(before.proxy),
+        proxy: between(&before.proxy, &after.proxy),
         load: outcome.load_cpu,
-        origin: after.origin.saturating_sub(before.origin),
-        proxy_cpu: after.proxy_cpu.since(before.proxy_cpu),
-        load_cpu: after.load_cpu.since(before.load_cpu),
-        origin_cpu: after.origin_cpu.since(before.origin_cpu),
+        origin: between(&before.origin, &after.origin),
         one_load_core: comparison.load_cpu == comparison.origin_cpu,
     };
-    Ok(summed_up(contender, round, &outcome, &usage))
+    let proxy_cpu = proxy.map(|_| after.proxy_cpu.saturating_sub(before.proxy_cpu));
+    Ok(summed_up(contender, round, &outcome, usage.shares(), proxy_cpu))
 }
 
 fn run_folder(
@@ -146,19 +145,20 @@ fn drive(
     })
 }
 
-fn summed_up(contender: &Contender, round: u32, outcome: &Outcome, usage: &Usage) -> Run {
-    let shares = usage.shares();
-    let per_request = per_request_us(usage.proxy, outcome.in_window);
+fn summed_up(
+    contender: &Contender,
+    round: u32,
+    outcome: &Outcome,
+    shares: Shares,
+    proxy_cpu: Option<Duration>,
+) -> Run {
     Run {
         contender: contender.name().to_owned(),
         round,
         window_s: outcome.window.as_secs_f64(),
         requests_per_second: outcome.requests_per_second(),
         latency_us: outcome.latency.percentiles(),
-        cpu_us_per_request: match contender {
-            Contender::Direct => None,
-            Contender::Proxy { .. } => per_request,
-        },
+        cpu_us_per_request: proxy_cpu.and_then(|cpu| per_request_us(cpu, outcome.in_window)),
         shares,
         bottleneck: shares.bottleneck(),
         answered: outcome.answered,
@@ -174,26 +174,30 @@ fn per_request_us(cpu: Duration, requests: u64) -> Option<f64> {
     (requests > 0).then(|| cpu.as_secs_f64() * 1e6 / requests as f64)
 }
 
-/// CPU time so far.
-#[derive(Clone, Copy, Debug, Default)]
+/// What had been used at one moment.
+#[derive(Clone, Debug, Default)]
 struct Sample {
-    proxy: Duration,
-    origin: Duration,
-    proxy_cpu: Busy,
-    load_cpu: Busy,
-    origin_cpu: Busy,
+    /// Of the proxy's tree, with children that have come and gone.
+    proxy_cpu: Duration,
+    proxy: HashMap<u32, Scheduled>,
+    origin: HashMap<u32, Scheduled>,
 }
 
 impl Sample {
-    fn take(comparison: &Comparison, proxy: Option<u32>, origin: u32) -> Self {
+    fn take(proxy: Option<u32>, origin: u32) -> Self {
+        let proxy = proxy.map(cpu::tree).unwrap_or_default();
         Self {
-            proxy: proxy.map_or(Duration::ZERO, |pid| cpu::used(&cpu::tree(pid))),
-            origin: cpu::used(&cpu::tree(origin)),
-            proxy_cpu: cpu::busy(comparison.proxy_cpu),
-            load_cpu: cpu::busy(comparison.load_cpu),
-            origin_cpu: cpu::busy(comparison.origin_cpu),
+            proxy_cpu: cpu::used(&proxy),
+            proxy: cpu::tasks(&proxy),
+            origin: cpu::tasks(&cpu::tree(origin)),
         }
     }
+}
+
+/// What each task used between two samples; one that came to be meanwhile, all of it.
+fn between(before: &HashMap<u32, Scheduled>, after: &HashMap<u32, Scheduled>) -> Vec<Scheduled> {
+    let earlier = |id| before.get(id).copied().unwrap_or_default();
+    after.iter().map(|(id, now)| now.since(earlier(id))).collect()
 }
 
 /// Whether the very request of the scenario is answered with 200 and the whole body.

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use crate::cpu::Busy;
+use crate::cpu::Scheduled;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -20,60 +20,62 @@ pub enum Bottleneck {
 /// CPU shares in a measured window, 1 being a whole core.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Shares {
-    /// The proxy's process tree.
+    /// What the proxy's process tree had of its core.
     pub proxy: f64,
-    /// The proxy, and interrupts on its core, of what others and the host left of the core.
+    /// What it had or was waiting for: at 1 it was never without work.
     pub proxy_core: f64,
     pub load: f64,
     pub origin: f64,
-    /// The fuller one of the load side's cores, reckoned like `proxy_core`.
+    /// As `proxy_core`, for the fuller of the load's and the origin's core.
     pub load_core: f64,
-    /// Other processes on the proxy's core, and time that the host took: what disturbed the run.
-    pub foreign: f64,
+    /// How long the proxy was ready while others had its core: what disturbed the run.
+    pub proxy_waited: f64,
 }
 
-/// CPU time that was used in a window.
-#[derive(Clone, Copy, Debug, Default)]
+/// How tasks were scheduled in a window.
+#[derive(Clone, Debug, Default)]
 pub(super) struct Usage {
     pub(super) window: Duration,
-    pub(super) proxy: Duration,
-    pub(super) load: Duration,
-    pub(super) origin: Duration,
-    pub(super) proxy_cpu: Busy,
-    pub(super) load_cpu: Busy,
-    pub(super) origin_cpu: Busy,
+    pub(super) proxy: Vec<Scheduled>,
+    pub(super) load: Scheduled,
+    pub(super) origin: Vec<Scheduled>,
     pub(super) one_load_core: bool,
 }
 
 impl Usage {
     pub(super) fn shares(&self) -> Shares {
-        let share = |used: Duration| used.as_secs_f64() / self.window.as_secs_f64().max(1e-9);
         let load_core = if self.one_load_core {
-            self.core(self.load + self.origin, self.load_cpu)
+            let both: Vec<_> = self.origin.iter().copied().chain([self.load]).collect();
+            self.core(&both)
         } else {
-            self.core(self.load, self.load_cpu).max(self.core(self.origin, self.origin_cpu))
+            self.core(&self.origin).max(self.core(&[self.load]))
         };
+        let waited = self.proxy.iter().map(|task| task.waited).max();
         Shares {
-            proxy: share(self.proxy),
-            proxy_core: self.core(self.proxy, self.proxy_cpu),
-            load: share(self.load),
-            origin: share(self.origin),
+            proxy: self.share(ran(&self.proxy)),
+            proxy_core: self.core(&self.proxy),
+            load: self.share(self.load.ran),
+            origin: self.share(ran(&self.origin)),
             load_core,
-            foreign: share(self.foreign(self.proxy, self.proxy_cpu)),
+            proxy_waited: self.share(waited.unwrap_or_default()),
         }
     }
 
-    /// How full a core was for those who ran on it, given what was left to them. A neighbour that
-    /// takes half of the core must not make the proxy look idle.
-    fn core(&self, ours: Duration, cpu: Busy) -> f64 {
-        let left = self.window.saturating_sub(self.foreign(ours, cpu));
-        let used = ours + cpu.interrupts;
-        (used.as_secs_f64() / left.as_secs_f64().max(1e-9)).min(1.0)
+    /// How full a core was for these tasks: all that they ran, or the task that was most often
+    /// running or ready to. A neighbour that takes half of the core must not make a proxy that
+    /// wants all of it look idle; waits of several tasks are not added, they overlap.
+    fn core(&self, tasks: &[Scheduled]) -> f64 {
+        let wanted = tasks.iter().map(|task| task.ran + task.waited).max();
+        self.share(ran(tasks).max(wanted.unwrap_or_default())).min(1.0)
     }
 
-    fn foreign(&self, ours: Duration, cpu: Busy) -> Duration {
-        cpu.tasks.saturating_sub(ours) + cpu.stolen
+    fn share(&self, time: Duration) -> f64 {
+        if self.window.is_zero() { 0.0 } else { time.as_secs_f64() / self.window.as_secs_f64() }
     }
+}
+
+fn ran(tasks: &[Scheduled]) -> Duration {
+    tasks.iter().map(|task| task.ran).sum()
 }
 
 impl Shares {
@@ -98,50 +100,55 @@ impl Bottleneck {
     }
 }
 
-/// CPU time is counted in ticks of 10 ms and a turn of the scheduler is lost here and there: a
-/// core that does nothing else shows a few percent less than 1.
+/// A core that does nothing else shows a few percent less than 1: interrupts, and the time it
+/// takes the other side to react to the edges of the window.
 const FULL: f64 = 0.93;
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    const fn ms(count: u64) -> Duration {
-        Duration::from_millis(count)
-    }
-
-    fn busy(tasks: u64, interrupts: u64, stolen: u64) -> Busy {
-        Busy { tasks: ms(tasks), interrupts: ms(interrupts), stolen: ms(stolen) }
+    fn task(ran_ms: u64, waited_ms: u64) -> Scheduled {
+        Scheduled { ran: Duration::from_millis(ran_ms), waited: Duration::from_millis(waited_ms) }
     }
 
     #[test]
     fn the_fullest_core_is_the_bottleneck() {
-        // (proxy, its core, load, origin, their core) in a window of 1,000 ms.
+        // In a window of 1,000 ms: the proxy's tasks, the load, the origin.
         let cases = [
-            (990, busy(990, 0, 0), 300, 300, busy(600, 0, 0), Bottleneck::Proxy),
-            (900, busy(900, 60, 0), 300, 300, busy(600, 0, 0), Bottleneck::Proxy),
-            (500, busy(500, 0, 0), 500, 480, busy(980, 0, 0), Bottleneck::LoadSide),
-            (500, busy(500, 0, 0), 300, 300, busy(600, 0, 0), Bottleneck::Neither),
-            // A neighbour and the host take half of the core; the proxy has used all the rest.
-            (490, busy(790, 0, 200), 300, 300, busy(600, 0, 0), Bottleneck::Proxy),
+            (vec![task(990, 0)], task(300, 200), task(300, 200), Bottleneck::Proxy),
+            (vec![task(500, 0)], task(500, 480), task(480, 500), Bottleneck::LoadSide),
+            (vec![task(500, 0)], task(300, 200), task(300, 200), Bottleneck::Neither),
+            // A neighbour takes half of the core and the proxy waits for it.
+            (vec![task(490, 480)], task(300, 0), task(300, 0), Bottleneck::Proxy),
+            // A neighbour uses what the proxy leaves.
+            (vec![task(200, 100)], task(300, 0), task(300, 0), Bottleneck::Neither),
+            // Threads of one proxy that wait for each other are not full twice.
+            (vec![task(300, 300), task(300, 300)], task(300, 0), task(300, 0), Bottleneck::Neither),
+            (vec![task(500, 400), task(480, 400)], task(300, 0), task(300, 0), Bottleneck::Proxy),
             // Both full: the proxy could do no more.
-            (990, busy(990, 0, 0), 500, 490, busy(990, 0, 0), Bottleneck::Proxy),
+            (vec![task(990, 0)], task(500, 490), task(490, 500), Bottleneck::Proxy),
             // No proxy at all.
-            (0, busy(0, 0, 0), 500, 490, busy(990, 0, 0), Bottleneck::LoadSide),
+            (vec![], task(500, 490), task(490, 500), Bottleneck::LoadSide),
         ];
-        for (proxy, proxy_cpu, load, origin, load_cpu, expected) in cases {
-            let usage = Usage {
-                window: ms(1_000),
-                proxy: ms(proxy),
-                load: ms(load),
-                origin: ms(origin),
-                proxy_cpu,
-                load_cpu,
-                origin_cpu: load_cpu,
-                one_load_core: true,
-            };
+        for (proxy, load, origin, expected) in cases {
+            let window = Duration::from_secs(1);
+            let usage = Usage { window, proxy, load, origin: vec![origin], one_load_core: true };
             assert_eq!(usage.shares().bottleneck(), expected, "{usage:?}");
         }
+    }
+
+    #[test]
+    fn two_load_cores_are_judged_apart() {
+        let usage = Usage {
+            window: Duration::from_secs(1),
+            load: task(600, 0),
+            origin: vec![task(700, 0)],
+            ..Usage::default()
+        };
+        assert_eq!(usage.shares().bottleneck(), Bottleneck::Neither);
+        let one = Usage { one_load_core: true, ..usage };
+        assert_eq!(one.shares().bottleneck(), Bottleneck::LoadSide);
     }
 
     #[test]

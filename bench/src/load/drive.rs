@@ -19,6 +19,7 @@ use super::schedule::Schedule;
 use super::tally::{Failure, Outcome};
 use super::{Pace, Work};
 use crate::clock;
+use crate::cpu::{self, Scheduled};
 use crate::unit::nanoseconds;
 
 /// What a watcher of a run is told, from the load's own thread: answer quickly.
@@ -63,7 +64,7 @@ struct Drive<'a> {
     end_ns: u64,
     started: u64,
     phase: Phase,
-    cpu_ns: u64,
+    cpu: Scheduled,
     next_tick_ns: u64,
     next_second_ns: u64,
     second: (u64, u64),
@@ -108,7 +109,7 @@ impl<'a> Drive<'a> {
             end_ns: warm_end_ns + nanoseconds(work.duration),
             started: 0,
             phase: Phase::WarmUp,
-            cpu_ns: 0,
+            cpu: Scheduled::default(),
             next_tick_ns: now,
             next_second_ns: now + clock::SECOND_NS,
             second: (0, 0),
@@ -158,12 +159,12 @@ impl<'a> Drive<'a> {
     fn advance_phase(&mut self, now: u64, watch: &mut dyn FnMut(Moment)) {
         if self.phase == Phase::WarmUp && now >= self.warm_end_ns {
             self.phase = Phase::Window;
-            self.cpu_ns = clock::thread_cpu_ns();
+            self.cpu = cpu::this_task();
             watch(Moment::Measuring);
         }
         if self.phase < Phase::Grace && now >= self.end_ns {
             if self.phase == Phase::Window {
-                self.outcome.load_cpu = Duration::from_nanos(clock::thread_cpu_ns() - self.cpu_ns);
+                self.outcome.load_cpu = cpu::this_task().since(self.cpu);
                 watch(Moment::Measured);
             }
             self.phase = Phase::Grace;
@@ -175,7 +176,7 @@ impl<'a> Drive<'a> {
         }
     }
 
-    /// Sends what is due on what is free.
+    /// Sends what is due on what is free. In a closed loop a request is due when it is sent.
     fn dispatch(&mut self, now: u64) {
         while let Some(&slot) = self.idle.front() {
             let due = self.schedule.as_ref().map_or(now, Schedule::peek);
@@ -183,14 +184,17 @@ impl<'a> Drive<'a> {
                 break;
             }
             self.idle.pop_front();
+            let sent = clock::now_ns();
             if let Some(schedule) = &mut self.schedule {
                 schedule.advance();
+                self.begin(slot, due, sent);
+            } else {
+                self.begin(slot, sent, sent);
             }
-            self.begin(slot, due);
         }
     }
 
-    fn begin(&mut self, slot: usize, due: u64) {
+    fn begin(&mut self, slot: usize, due: u64, sent: u64) {
         if self.is_measured(due) {
             self.started += 1;
             if self.started == self.work.requests_max {
@@ -199,7 +203,7 @@ impl<'a> Drive<'a> {
         }
         self.in_flight += 1;
         let connection = &mut self.connections[slot];
-        (connection.due_ns, connection.sent_ns) = (due, clock::now_ns());
+        (connection.due_ns, connection.sent_ns) = (due, sent);
         let (registry, address) = (self.poll.registry(), self.work.target.address);
         let happened = connection.begin(address, registry, Token(slot), &self.payload);
         self.note(slot, &happened);

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
+use crate::cpu::Scheduled;
 use crate::histogram::Latencies;
 
 /// Why a request had no answer.
@@ -57,8 +58,8 @@ pub struct Outcome {
     pub in_window: u64,
     pub body_bytes: u64,
     pub window: Duration,
-    /// CPU time of the load's thread in the window.
-    pub load_cpu: Duration,
+    /// What the load's thread had and lacked of its CPU in the window.
+    pub load_cpu: Scheduled,
 }
 
 impl Outcome {
@@ -75,7 +76,7 @@ impl Outcome {
         if self.window.is_zero() {
             0.0
         } else {
-            self.load_cpu.as_secs_f64() / self.window.as_secs_f64()
+            self.load_cpu.ran.as_secs_f64() / self.window.as_secs_f64()
         }
     }
 

@@ -32,7 +32,7 @@ impl Peer for Haproxy {
 /// dice and the log level do what the others' sampling does: 1 % of the good, all errors.
 const CONFIGURATION: &str = r#"global
     nbthread 1
-    maxconn 16384
+    maxconn 4096
     log stdout len 4096 format raw local0 info
 
 defaults

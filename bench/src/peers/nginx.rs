@@ -44,7 +44,7 @@ pid {FOLDER}/nginx.pid;
 error_log {FOLDER}/error.log warn;
 
 events {
-    worker_connections 16384;
+    worker_connections 4096;
     multi_accept on;
 }
 

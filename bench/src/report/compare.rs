@@ -168,7 +168,7 @@ impl ScenarioReport {
     }
 
     fn runs_markdown(&self, out: &mut String) {
-        out.push_str("\n| round | | requests/s | CPU µs/request | P99 | proxy's core | load's core | foreign on proxy's core | bottleneck | failed |\n");
+        out.push_str("\n| round | | requests/s | CPU µs/request | P99 | proxy's core | load's core | proxy waited | bottleneck | failed |\n");
         out.push_str("|---:|---|---:|---:|---:|---:|---:|---:|---|---:|\n");
         for run in &self.runs {
             let percent = |share: f64| format!("{:.0} %", share * 100.0);
@@ -180,10 +180,10 @@ impl ScenarioReport {
                 run.round,
                 run.contender,
                 grouped(run.requests_per_second),
-                run.cpu_us_per_request.map_or("-".to_owned(), |us| format!("{us:.1}")),
+                run.cpu_us_per_request.map_or_else(|| "-".to_owned(), |us| format!("{us:.1}")),
                 human_us(run.latency_us.p99),
                 percent(run.shares.load_core),
-                percent(run.shares.foreign),
+                percent(run.shares.proxy_waited),
                 run.bottleneck.describe(),
                 run.failed,
             );

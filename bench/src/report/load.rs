@@ -66,9 +66,10 @@ impl LoadReport {
     /// Markdown, which is also what a terminal shows.
     pub fn markdown(&self) -> String {
         let mut out = String::new();
-        let pace = self.rate.map_or("closed loop".to_owned(), |rate| {
-            format!("open loop at {}/s", grouped(rate.into()))
-        });
+        let pace = self.rate.map_or_else(
+            || "closed loop".to_owned(),
+            |rate| format!("open loop at {}/s", grouped(rate.into())),
+        );
         let reuse = if self.connect_each { "a new one for each request" } else { "kept alive" };
         // Writing to a String cannot fail.
         let _ = writeln!(out, "# {}\n", self.url);
@@ -135,7 +136,7 @@ mod tests {
         outcome.failures.insert(Failure::Timeout, 1);
         outcome.latency.record_ns(2_000_000);
         outcome.service.record_ns(1_000_000);
-        outcome.load_cpu = Duration::from_millis(1_900);
+        outcome.load_cpu.ran = Duration::from_millis(1_900);
         let work = Work {
             target: crate::load::Target::resolve("http://127.0.0.1:1/x", false).unwrap(),
             head: crate::load::Head { method: "GET".parse().unwrap(), headers: Vec::new() },

@@ -54,17 +54,17 @@ mod tests {
 
     #[test]
     fn the_median_is_the_middle_and_the_spread_its_ends() {
-        let cases: &[(&[f64], Option<(f64, f64, f64)>)] = &[
-            (&[], None),
-            (&[f64::NAN], None),
-            (&[3.0], Some((3.0, 3.0, 3.0))),
-            (&[9.0, 1.0, 2.0], Some((2.0, 1.0, 9.0))),
-            (&[4.0, 1.0, 2.0, 3.0], Some((2.5, 1.0, 4.0))),
+        let cases = [
+            (vec![], None),
+            (vec![f64::NAN], None),
+            (vec![3.0], Some((3.0, 3.0, 3.0))),
+            (vec![9.0, 1.0, 2.0], Some((2.0, 1.0, 9.0))),
+            (vec![4.0, 1.0, 2.0, 3.0], Some((2.5, 1.0, 4.0))),
         ];
         for (values, expected) in cases {
             let found = Spread::of(values.iter().copied())
                 .map(|spread| (spread.median, spread.min, spread.max));
-            assert_eq!(found, *expected, "{values:?}");
+            assert_eq!(found, expected, "{values:?}");
         }
     }
 
