@@ -37,6 +37,7 @@ pub struct Run {
     pub shares: Shares,
     pub bottleneck: Bottleneck,
     pub answered: u64,
+    /// Without an answer, or with one that is not the origin's 200: fast refusals are no speed.
     pub failed: u64,
     pub statuses: BTreeMap<u16, u64>,
     pub failures: BTreeMap<Failure, u64>,
@@ -48,12 +49,12 @@ pub struct Run {
 impl Run {
     /// The run on one line of progress.
     pub fn line(&self, rounds: u32) -> String {
-        let cpu =
-            self.cpu_us_per_request.map_or_else(|| "no".to_owned(), |us| format!("{us:.1} µs"));
+        let cpu = self.cpu_us_per_request.map(|us| format!(", {us:.1} µs CPU/request"));
+        let cpu = cpu.unwrap_or_default();
         let failed =
             if self.failed > 0 { format!(", {} FAILED", self.failed) } else { String::new() };
         format!(
-            "round {}/{rounds} {:<8} {:>8} requests/s, P50 {}, P99 {}, {cpu} CPU a request, bottleneck: {}{failed}",
+            "round {}/{rounds} {:<8} {:>8} requests/s, P50 {}, P99 {}{cpu}, bottleneck: {}{failed}",
             self.round,
             self.contender,
             grouped(self.requests_per_second),
@@ -89,6 +90,11 @@ pub(super) fn run(
     let sample = || Sample::take(proxy.as_ref().map(Running::pid), origin.pid());
     let (outcome, before, after) = drive(&work, comparison.load_cpu, stop, sample)?;
     ensure!(outcome.answered > 0, "no request was answered: {:?}", outcome.failures);
+    let whole = outcome.in_window * scenario.answer_bytes();
+    ensure!(
+        !is_clean(&outcome) || outcome.body_bytes == whole,
+        "bodies came back with another size"
+    );
     let usage = Usage {
         window: outcome.window,
         proxy: between(&before.proxy, &after.proxy),
@@ -162,11 +168,19 @@ fn summed_up(
         shares,
         bottleneck: shares.bottleneck(),
         answered: outcome.answered,
-        failed: outcome.failed(),
+        failed: outcome.failed() + answered_wrong(outcome),
         statuses: outcome.statuses.clone(),
         failures: outcome.failures.clone(),
         latency: outcome.latency.clone(),
     }
+}
+
+fn is_clean(outcome: &Outcome) -> bool {
+    outcome.failed() + answered_wrong(outcome) == 0
+}
+
+fn answered_wrong(outcome: &Outcome) -> u64 {
+    outcome.statuses.iter().filter(|(status, _)| **status != 200).map(|(_, count)| count).sum()
 }
 
 #[expect(clippy::cast_precision_loss, reason = "requests of one run fit a double's 53 bits")]

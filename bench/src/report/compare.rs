@@ -188,12 +188,25 @@ impl ScenarioReport {
                 run.failed,
             );
         }
-        if self
-            .runs
-            .iter()
-            .any(|run| run.cpu_us_per_request.is_some() && run.bottleneck == Bottleneck::LoadSide)
-        {
+        self.caveats(out);
+    }
+
+    /// What a reader must know before quoting anything.
+    fn caveats(&self, out: &mut String) {
+        let proxies = || self.runs.iter().filter(|run| run.cpu_us_per_request.is_some());
+        if proxies().any(|run| run.bottleneck == Bottleneck::LoadSide) {
             out.push_str("\nWhere the load side was the bottleneck, requests/s are a lower bound for the proxy.\n");
+        }
+        if self.runs.iter().any(|run| run.failed > 0) {
+            out.push_str("\n**Requests failed**: the figures of those runs do not count.\n");
+        }
+        let waited = proxies().map(|run| run.shares.proxy_waited).fold(0.0, f64::max);
+        if waited > DISTURBED {
+            let _ = writeln!(
+                out,
+                "\n**The machine was not quiet**: a proxy waited for its core up to {:.0} % of the time. Quote ratios and CPU µs/request, not requests/s or high percentiles.",
+                waited * 100.0
+            );
         }
     }
 }
@@ -276,6 +289,9 @@ impl CompareReport {
         out
     }
 }
+
+/// A worker with a core to itself waits for it well under this share of the time.
+const DISTURBED: f64 = 0.05;
 
 #[cfg(test)]
 #[path = "compare_tests.rs"]
