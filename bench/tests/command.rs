@@ -1,5 +1,7 @@
 //! The binary as people run it: origin, load and compare as processes.
 
+#![expect(clippy::unwrap_used, reason = "a test that cannot set itself up fails")]
+
 use std::fs;
 use std::io::{BufRead, BufReader};
 use std::os::unix::fs::PermissionsExt;

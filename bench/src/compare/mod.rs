@@ -52,7 +52,7 @@ impl Contender {
 }
 
 /// Runs everything and says, line by line to `tell`, what happens. A peer that is missing or
-/// fails is left out aloud; the rest goes on. `stop` ends after the run under way.
+/// fails is left out aloud; the rest goes on. `stop` drops the run under way and ends.
 pub fn run(
     comparison: &Comparison,
     stop: &AtomicBool,
@@ -72,7 +72,13 @@ pub fn run(
                 if left_out || stop.load(Ordering::Relaxed) {
                     continue;
                 }
-                match measure::run(comparison, scenario, contender, round, stop) {
+                let found = measure::run(comparison, scenario, contender, round, stop);
+                // A run that was cut short is worth nothing and nobody's fault.
+                if stop.load(Ordering::Relaxed) {
+                    tell("stopped; what was finished before is reported");
+                    continue;
+                }
+                match found {
                     Ok(run) => {
                         tell(&run.line(comparison.rounds));
                         runs.push(run);
