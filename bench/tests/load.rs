@@ -19,7 +19,7 @@ const QUICK: Settings = Settings {
     stall: Duration::ZERO,
 };
 
-/// Bounded by `requests_max`; the hour is never used up.
+/// Bounded by `requests_max`; the minute is never used up.
 fn work(address: SocketAddr, path: &str, requests_max: u64) -> Work {
     Work {
         target: Target::resolve(&format!("http://{address}{path}"), false).unwrap(),
@@ -29,7 +29,7 @@ fn work(address: SocketAddr, path: &str, requests_max: u64) -> Work {
         pace: Pace::Closed,
         connect_each: false,
         warm_up: Duration::ZERO,
-        duration: Duration::from_secs(3600),
+        duration: Duration::from_secs(60),
         requests_max,
         timeout: Duration::from_secs(30),
         grace: Duration::from_secs(30),

@@ -164,7 +164,11 @@ mod tests {
 
     fn shell(script: &str) -> Running {
         let mut command = Command::new("sh");
-        command.args(["-c", script]).stdin(Stdio::null()).stdout(Stdio::piped());
+        command
+            .args(["-c", script])
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::null());
         let child = command.spawn().unwrap();
         Running { child, name: "sh", log: PathBuf::from("/nonexistent") }
     }
