@@ -182,6 +182,7 @@ mod tests {
             b"3\nabc",
             b"3\r\nabcd",
             b"3\r\nabc\n",
+            b"3\r\nabc\rx",
             b"-3\r\n",
             b"0x3\r\n",
             b" 3\r\n",
