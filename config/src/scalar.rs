@@ -113,13 +113,15 @@ impl FromStr for LogTarget {
             "stdout" => Ok(Self::Stdout),
             "stderr" => Ok(Self::Stderr),
             "off" => Ok(Self::Off),
-            _ => match text.strip_prefix("file:") {
+            // An absolute path can be nothing else; a relative one needs to say that it is one.
+            _ => match text.strip_prefix("file:").or_else(|| text.starts_with('/').then_some(text))
+            {
                 Some(path) if !path.is_empty() && !path.contains('\0') => {
                     Ok(Self::File(path.into()))
                 }
                 Some(_) | None => Err(BadUnit::new(
                     format!("a log cannot be written to {text:?}"),
-                    "write \"stdout\", \"stderr\", \"file:PATH\" or \"off\"",
+                    "write \"stdout\", \"stderr\", \"file:PATH\", an absolute path or \"off\"",
                 )),
             },
         }
@@ -287,7 +289,7 @@ text! {
         r"^(off|([0-9.]+|\[[0-9A-Fa-f:.]+\])?:[0-9]{1,5})$", ["127.0.0.1:9901", "off"];
     Slow: "a length of time with its unit, or off",
         r"^(off|[0-9]+(\.[0-9]+)?(ns|us|ms|s|min|h|day))$", ["250ms", "off"];
-    LogTarget: "where a log is written", r"^(stdout|stderr|off|file:.+)$",
+    LogTarget: "where a log is written", r"^(stdout|stderr|off|file:.+|/.+)$",
         ["stdout", "file:/var/log/sluice/access.log"];
     Hide: "a header field or a query parameter", r"^(header|query):.+$",
         ["header:authorization", "query:token"];

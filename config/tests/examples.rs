@@ -87,7 +87,13 @@ const VALUES: &[(&str, Values)] = &[
     ),
     (
         "log.access.to",
-        &[("'file:/a'", true), ("'stdout'", true), ("'file:'", false), ("'/a'", false)],
+        &[
+            ("'file:/a'", true),
+            ("'stdout'", true),
+            ("'file:'", false),
+            ("'/a'", true),
+            ("'a/b'", false),
+        ],
     ),
     ("log.access.hide", &[("['header:a', 'query:b']", true), ("['a']", false)]),
     (

@@ -2,6 +2,8 @@
 //!
 //! A failure prints its seed; `POLICY_SEED=<n> cargo test --test laws` runs that one alone.
 
+#![expect(clippy::unwrap_used, reason = "a test may")]
+
 mod written;
 
 use std::collections::BTreeMap;

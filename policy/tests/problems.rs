@@ -1,5 +1,7 @@
 //! What is wrong with a plan is said, all at once, at its place.
 
+#![expect(clippy::unwrap_used, reason = "a test may")]
+
 mod written;
 
 use sluice_policy::plan::Problem;

@@ -9,6 +9,8 @@
 //! A decision is written `call`, `call other`, `call same`, `call same fresh`, `relay`,
 //! `answer 404 route.none`, `answer 429 limit.exceeded after 60s`.
 
+#![expect(clippy::unwrap_used, reason = "a test may")]
+
 #[expect(dead_code, reason = "plans are tables already, not texts")]
 mod written;
 

@@ -1,5 +1,7 @@
 //! Real threads on one ledger: what is admitted is what one worker alone would have admitted.
 
+#![expect(clippy::unwrap_used, reason = "a test may")]
+
 mod written;
 
 use std::net::{IpAddr, Ipv4Addr};

@@ -67,7 +67,13 @@ impl Client {
     /// `GET target` with more field lines, each ended by CRLF.
     #[track_caller]
     pub fn ask(&mut self, target: &str, fields: &str) -> Response {
-        self.send(format!("GET {target} HTTP/1.1\r\nHost: test.example\r\n{fields}\r\n"));
+        self.ask_host("test.example", target, fields)
+    }
+
+    /// `GET target` of that host.
+    #[track_caller]
+    pub fn ask_host(&mut self, host: &str, target: &str, fields: &str) -> Response {
+        self.send(format!("GET {target} HTTP/1.1\r\nHost: {host}\r\n{fields}\r\n"));
         self.read_response()
     }
 

@@ -306,7 +306,8 @@ impl Connection {
     /// Closes now. Bytes still unread make the kernel send a reset, as for any program.
     pub fn close(&mut self) {
         self.wire = None;
-        self.shared.seen.change(|seen| seen.open.remove(&self.number));
+        // Inside, so that who waits for it finds the socket really closed.
+        self.shared.seen.change(|seen| drop(seen.open.remove(&self.number)));
     }
 
     fn wire(&mut self) -> io::Result<&mut Wire> {

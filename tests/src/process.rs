@@ -178,7 +178,7 @@ impl Sluice {
     #[track_caller]
     #[must_use]
     pub fn admin(&self, path: &str) -> Response {
-        self.admin_client().ask(path, "Connection: close\r\n")
+        self.admin_client().ask_host("localhost", path, "Connection: close\r\n")
     }
 
     #[track_caller]

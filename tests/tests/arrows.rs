@@ -43,7 +43,7 @@ const POLICY_NEVER_WORDS: &[&str] = &["async", "await", "HashMap", "HashSet", "S
 const CONFIG_NEVER: &[&str] = &["std::fs", "std::net::Tcp*", "std::net::Udp*", "monoio"];
 
 /// A record and what it is made of; nothing with which one could decide.
-const OBSERVE_MAY: &[&str] = &["Record", "Snapshot", "Trail", "Ending"];
+const OBSERVE_MAY: &[&str] = &["Record", "Snapshot", "Trail", "Ending", "Finish"];
 
 #[derive(Debug)]
 struct Package {

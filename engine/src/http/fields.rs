@@ -45,7 +45,11 @@ pub(crate) fn known(name: &[u8]) -> Known {
             &[(b"host", Known::Other(Kind::Host)), (b"http2-settings", Known::Other(Kind::Drop))]
         }
         b'k' => &[(b"keep-alive", Known::Other(Kind::Drop))],
-        b'p' => &[(b"proxy-connection", Known::Other(Kind::Drop))],
+        b'p' => &[
+            (b"proxy-connection", Known::Other(Kind::Drop)),
+            (b"proxy-authorization", Known::Other(Kind::Drop)),
+            (b"proxy-authenticate", Known::Other(Kind::Drop)),
+        ],
         b't' => &[
             (b"te", Known::Other(Kind::Drop)),
             (b"traceparent", Known::Other(Kind::TraceParent)),
@@ -69,7 +73,7 @@ pub(crate) fn known(name: &[u8]) -> Known {
     let identity = |prefix: &&[u8]| {
         name.get(..prefix.len()).is_some_and(|start| start.eq_ignore_ascii_case(prefix))
     };
-    Known::Other(match IDENTITY_PREFIXES.iter().any(|p| identity(p)) {
+    Known::Other(match IDENTITY_PREFIXES.iter().any(identity) {
         true => Kind::Drop,
         false => Kind::Plain,
     })

@@ -126,14 +126,10 @@ impl Connection {
                     return self.understand(end);
                 }
                 Scanned::BareLf => return bad(400, "request.malformed"),
-                Scanned::Head(_) => return bad(431, "request.head"),
+                // Too long: which part of it says which status.
+                Scanned::Head(_) => return self.too_long(),
                 Scanned::More if self.head.text.len() >= self.current.head_bytes => {
-                    let whole_line = scan.past_first_line();
-                    return if whole_line {
-                        bad(431, "request.head")
-                    } else {
-                        bad(414, "request.target")
-                    };
+                    return self.too_long();
                 }
                 Scanned::More => {}
             }
@@ -158,6 +154,14 @@ impl Connection {
             if empty {
                 self.current = self.worker.current();
             }
+        }
+    }
+
+    fn too_long(&self) -> Arrival {
+        let line = memchr::memchr(b'\n', &self.head.text).unwrap_or(self.head.text.len());
+        match line < self.current.head_bytes {
+            true => bad(431, "request.head"),
+            false => bad(414, "request.target"),
         }
     }
 

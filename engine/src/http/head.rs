@@ -39,6 +39,8 @@ pub(crate) struct Head {
     pub(crate) host: String,
     /// The normal form of the path, when it is not the one received.
     pub(crate) path: Option<String>,
+    /// What came had segments that servers read differently: only the normal form is passed on.
+    pub(crate) crooked: bool,
     spare_path: String,
 }
 
@@ -62,6 +64,7 @@ impl Head {
         self.user_agent = None;
         self.request_id = None;
         self.traceparent = None;
+        self.crooked = false;
         if let Some(path) = self.path.take() {
             self.spare_path = path;
         }
@@ -95,6 +98,11 @@ impl Head {
             Some(path) => path,
             None => self.str((self.target.0, self.query_at)),
         }
+    }
+
+    /// The path that the upstream is asked for: as it came, unless it was crooked.
+    pub(crate) fn path_to_pass(&self) -> &str {
+        if self.crooked { self.path() } else { self.str((self.target.0, self.query_at)) }
     }
 
     /// With its `?`; empty when there is none.

@@ -77,11 +77,6 @@ impl Scan {
         Scanned::More
     }
 
-    /// Whether the first line has ended.
-    pub(crate) const fn past_first_line(self) -> bool {
-        self.line > 0
-    }
-
     fn skipped(self, bytes: &[u8]) -> usize {
         bytes.chunks_exact(2).take_while(|pair| *pair == b"\r\n").count() * 2
     }
@@ -95,11 +90,18 @@ const fn bad(status: u16, code: &'static str) -> BadHead {
 #[derive(Debug, Default)]
 struct Notes {
     length: Option<u64>,
-    chunked: bool,
+    codings: Codings,
     host: Option<Span>,
     close: bool,
     keep_alive: bool,
     expects: bool,
+}
+
+/// The transfer codings of one message so far.
+#[derive(Clone, Copy, Debug, Default)]
+struct Codings {
+    chunked: bool,
+    unknown: bool,
 }
 
 fn note_connection(notes: &mut Notes, value: &[u8]) {
@@ -109,21 +111,28 @@ fn note_connection(notes: &mut Notes, value: &[u8]) {
     }
 }
 
-/// Only "chunked", once: other codings are not implemented, and repeating it is ambiguous.
-fn transfer_encoding(value: &[u8], chunked: &mut bool) -> Result<(), BadHead> {
+/// Only "chunked", once. A coding that we don't know is not implemented (501) when the body's end
+/// can be told all the same; otherwise, and when "chunked" comes twice, it is refused.
+fn transfer_encoding(value: &[u8], codings: &mut Codings) -> Result<(), BadHead> {
     for coding in value.split(|b| *b == b',').map(<[u8]>::trim_ascii) {
-        if *chunked {
+        if codings.chunked || !fields::is_token(coding) {
             return Err(bad(400, "request.coding"));
         }
-        if coding.eq_ignore_ascii_case(b"chunked") {
-            *chunked = true;
-        } else if fields::is_token(coding) && !coding.eq_ignore_ascii_case(b"identity") {
-            return Err(bad(501, "request.coding"));
-        } else {
-            return Err(bad(400, "request.coding"));
-        }
+        codings.chunked = coding.eq_ignore_ascii_case(b"chunked");
+        codings.unknown |= !codings.chunked;
     }
     Ok(())
+}
+
+impl Codings {
+    /// Whether the body is chunked.
+    const fn judge(self) -> Result<bool, BadHead> {
+        match (self.chunked, self.unknown) {
+            (true, true) => Err(bad(501, "request.coding")),
+            (false, true) => Err(bad(400, "request.coding")),
+            (chunked, false) => Ok(chunked),
+        }
+    }
 }
 
 /// Digits and nothing else.

@@ -1,9 +1,10 @@
 //! The path by which a request is judged: RFC 3986 section 6.2.2 normalisation, and refusal of
 //! what one server would read one way and the next another.
 //!
-//! Almost every path is normal already; then nothing is copied and the upstream gets the very
-//! bytes that came. When something had to be normalised the upstream gets the normal form, so
-//! that what was judged is what is asked for.
+//! Almost every path is normal already; then nothing is copied. Escapes of unreserved characters
+//! are decoded for judging alone: with or without them a path means the same to every server. Dot
+//! segments and doubled slashes do not, so where there were any the upstream gets the path that
+//! was judged.
 
 use sluice_config::EncodedSlashes;
 
@@ -18,19 +19,36 @@ pub(crate) enum BadPath {
     AboveRoot,
 }
 
-/// Put the normal form of `path` into `out`. False: `path` is normal, and `out` was left alone.
+/// How the normal form differs from what came.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Form {
+    /// Not at all.
+    Normal,
+    /// In its escapes: the same to every server.
+    Escaped,
+    /// In its segments.
+    Crooked,
+}
+
+/// Put the normal form of `path` into `out`, unless it is normal as it is.
 pub(crate) fn normalise(
     path: &str,
     slashes: EncodedSlashes,
     out: &mut String,
-) -> Result<bool, BadPath> {
+) -> Result<Form, BadPath> {
     if is_plain(path.as_bytes()) {
-        return Ok(false);
+        return Ok(Form::Normal);
     }
     out.clear();
     decode_unreserved(path, slashes, out)?;
+    let before = out.len();
     remove_dots(out)?;
-    Ok(out != path)
+    // Removing segments always makes it shorter.
+    Ok(match (out.len() < before, out == path) {
+        (true, _) => Form::Crooked,
+        (false, true) => Form::Normal,
+        (false, false) => Form::Escaped,
+    })
 }
 
 /// True when nothing in it can need a change. May be false for a normal path.
@@ -114,8 +132,8 @@ mod tests {
 
     fn normal(path: &str) -> Result<String, BadPath> {
         let mut out = String::new();
-        let changed = normalise(path, EncodedSlashes::Reject, &mut out)?;
-        Ok(if changed { out } else { path.to_owned() })
+        let form = normalise(path, EncodedSlashes::Reject, &mut out)?;
+        Ok(if form == Form::Normal { path.to_owned() } else { out })
     }
 
     #[test]
@@ -168,9 +186,24 @@ mod tests {
     }
 
     #[test]
+    fn only_segments_make_a_path_crooked() {
+        let table = [
+            ("/%73ecret", Form::Escaped),
+            ("//secret", Form::Crooked),
+            ("/a/%2e/b", Form::Crooked),
+            ("/a/..", Form::Crooked),
+            ("/a;b", Form::Normal),
+        ];
+        for (path, expected) in table {
+            let form = normalise(path, EncodedSlashes::Reject, &mut String::new());
+            assert_eq!(form, Ok(expected), "{path}");
+        }
+    }
+
+    #[test]
     fn an_encoded_slash_may_be_kept_and_then_stays_encoded() {
         let mut out = String::new();
-        assert_eq!(normalise("/a%2Fb", EncodedSlashes::Keep, &mut out), Ok(false));
+        assert_eq!(normalise("/a%2Fb", EncodedSlashes::Keep, &mut out), Ok(Form::Normal));
     }
 
     proptest::proptest! {

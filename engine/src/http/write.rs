@@ -81,7 +81,9 @@ pub(crate) fn request(
 }
 
 fn write_target(out: &mut Vec<u8>, head: &Head, rewrite: &Rewrite) {
-    let mut path = head.path();
+    // A prefix is cut off the path that the route was found by.
+    let cuts = rewrite.strip_prefix.is_some();
+    let mut path = if cuts { head.path() } else { head.path_to_pass() };
     if let Some(prefix) = &rewrite.strip_prefix
         && let Some(rest) = path.strip_prefix(prefix.trim_end_matches('/'))
         && (rest.is_empty() || rest.starts_with('/'))

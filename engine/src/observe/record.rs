@@ -6,7 +6,6 @@ use std::time::Duration;
 
 use sluice_config::{AccessLog, Hide, LogTarget};
 use sluice_policy::flight::{Finish, Record};
-use sluice_policy::unit::Ratio;
 
 use super::cells::Cells;
 use super::journal::{Block, JournalSender};
@@ -64,9 +63,9 @@ impl Lines {
             || record.answer.is_some_and(|answer| answer.reply.is_none());
         let slow = log.slow.is_some_and(|slow| record.took >= slow);
         let share = match (failed, slow) {
-            (true, _) => log.sample_errors,
+            (true, _) => log.sample_errors.0,
             (false, true) => WHOLE,
-            (false, false) => log.sample_ok,
+            (false, false) => log.sample_ok.0,
         };
         if !sampled(share, dice) {
             return;
@@ -89,7 +88,7 @@ impl Lines {
         at: Duration,
         refusal: &Refusal<'_>,
     ) {
-        if log.to == LogTarget::Off || !sampled(log.sample_errors, dice) {
+        if log.to == LogTarget::Off || !sampled(log.sample_errors.0, dice) {
             return;
         }
         let mut line = Line::begin(&mut self.buffer, at);
@@ -98,7 +97,7 @@ impl Lines {
         line.number("status", u64::from(refusal.status));
         line.text("code", refusal.code.as_bytes());
         line.number("bytes_out", refusal.bytes);
-        line.number("weight", weight(log.sample_errors));
+        line.number("weight", weight(log.sample_errors.0));
         line.end();
         self.written(cells);
     }
@@ -124,18 +123,18 @@ impl Lines {
     }
 }
 
-const WHOLE: Ratio = Ratio(PARTS);
+const WHOLE: u32 = PARTS;
 
 /// A ratio counts in parts per million.
 const PARTS: u32 = 1_000_000;
 
-fn sampled(share: Ratio, dice: u64) -> bool {
-    dice % u64::from(PARTS) < u64::from(share.0)
+fn sampled(share: u32, dice: u64) -> bool {
+    dice % u64::from(PARTS) < u64::from(share)
 }
 
 /// How many requests the line stands for.
-fn weight(share: Ratio) -> u64 {
-    u64::from(PARTS / share.0.clamp(1, PARTS))
+fn weight(share: u32) -> u64 {
+    u64::from(PARTS / share.clamp(1, PARTS))
 }
 
 /// A JSON object being written on one line.
@@ -311,7 +310,7 @@ mod tests {
 
     #[test]
     fn the_weight_says_how_many_a_line_stands_for() {
-        assert_eq!((weight(Ratio(10_000)), weight(WHOLE), weight(Ratio(0))), (100, 1, 1_000_000));
-        assert!(sampled(WHOLE, u64::MAX) && !sampled(Ratio(0), 0));
+        assert_eq!((weight(10_000), weight(WHOLE), weight(0)), (100, 1, 1_000_000));
+        assert!(sampled(WHOLE, u64::MAX) && !sampled(0, 0));
     }
 }

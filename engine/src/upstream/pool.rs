@@ -96,12 +96,6 @@ impl Pools {
             !pool.retired.get() || pool.open.get() > 0 || Rc::strong_count(pool) > 1
         });
     }
-
-    pub(crate) fn close_idle(&self) {
-        for pool in self.by_endpoint.borrow().values() {
-            pool.idle.borrow_mut().clear();
-        }
-    }
 }
 
 impl Pool {

@@ -307,3 +307,6 @@ const fn count(value: u64) -> u32 {
 const fn step(value: u64) -> u64 {
     value.wrapping_add(1 << 32)
 }
+
+#[cfg(test)]
+mod tests;

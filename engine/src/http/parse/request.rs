@@ -10,7 +10,7 @@ use super::{
 };
 use crate::http::fields::{self, Kind, Known};
 use crate::http::head::{Head, Version};
-use crate::http::target::{self, BadPath};
+use crate::http::target::{self, BadPath, Form};
 
 /// Read the request head that ends at `end` in `head.text`.
 pub(crate) fn request(head: &mut Head, end: usize, rules: HeadRules) -> Result<(), BadHead> {
@@ -89,7 +89,8 @@ fn read_target(head: &mut Head, text: &[u8], method: &str, target: &str) -> Resu
         return Err(bad(501, "request.method"));
     }
     let mut path = target;
-    if !target.starts_with('/') && !(target == "*" && method == "OPTIONS") {
+    let asterisk = target == "*" && method == "OPTIONS";
+    if !target.starts_with('/') && !asterisk {
         let scheme = target.get(..7).is_some_and(|s| s.eq_ignore_ascii_case("http://"));
         let rest = target.get(7..).filter(|_| scheme).ok_or(bad(400, "request.target"))?;
         let at = rest.find(['/', '?']).unwrap_or(rest.len());
@@ -124,7 +125,7 @@ fn note_request_field(
             Kind::Plain
         }
         Known::TransferEncoding => {
-            transfer_encoding(field.value, &mut notes.chunked)?;
+            transfer_encoding(field.value, &mut notes.codings)?;
             Kind::Drop
         }
         Known::Expect if field.value.eq_ignore_ascii_case(b"100-continue") => {
@@ -150,7 +151,7 @@ fn note_request_field(
 
 /// RFC 9112 section 6.3; both lengths at once are refused rather than ranked.
 fn judge_body(head: &mut Head, notes: &Notes) -> Result<(), BadHead> {
-    head.body = match (notes.chunked, notes.length) {
+    head.body = match (notes.codings.judge()?, notes.length) {
         (true, Some(_)) => return Err(bad(400, "request.length")),
         (true, None) if head.version == Version::Http10 => {
             return Err(bad(400, "request.coding"));
@@ -213,12 +214,16 @@ fn judge_path(head: &mut Head, rules: HeadRules) -> Result<(), BadHead> {
     if head.bytes(path).is_empty() {
         // `http://host` and `http://host?q` ask for the root.
         head.path = Some("/".to_owned());
+        head.crooked = true;
         return Ok(());
     }
     let mut normal = head.spare_path();
     match target::normalise(head.str(path), rules.slashes, &mut normal) {
-        Ok(true) => head.path = Some(normal),
-        Ok(false) => head.keep_spare_path(normal),
+        Ok(Form::Normal) => head.keep_spare_path(normal),
+        Ok(form) => {
+            head.path = Some(normal);
+            head.crooked = form == Form::Crooked;
+        }
         Err(BadPath::Escape | BadPath::Ambiguous | BadPath::AboveRoot) => {
             return Err(bad(400, "request.path"));
         }
@@ -273,7 +278,7 @@ mod tests {
             (400, "POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: identity\r\n"),
             (400, "POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding:\r\n"),
             (400, "POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: \x0bchunked\r\n"),
-            (501, "POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: xchunked\r\n"),
+            (400, "POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: xchunked\r\n"),
             (501, "POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: gzip, chunked\r\n"),
             (400, "POST / HTTP/1.0\r\nHost: a\r\nTransfer-Encoding: chunked\r\n"),
             (417, "POST / HTTP/1.1\r\nHost: a\r\nExpect: 200-maybe\r\n"),

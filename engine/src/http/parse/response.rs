@@ -88,7 +88,7 @@ fn note_response_field(
             }
         }
         Known::TransferEncoding => {
-            transfer_encoding(field.value, &mut notes.chunked).map_err(|_| BadResponse)?;
+            transfer_encoding(field.value, &mut notes.codings).map_err(|_| BadResponse)?;
             Ok(Kind::Drop)
         }
         Known::Other(kind @ (Kind::Drop | Kind::RequestId | Kind::Date)) => {
@@ -120,7 +120,7 @@ fn response_framing(
     if to_head || matches!(status, 100..=199 | 204 | 304) {
         return Ok(Framing::None);
     }
-    match (notes.chunked, notes.length) {
+    match (notes.codings.judge().map_err(|_| BadResponse)?, notes.length) {
         (true, Some(_)) => Err(BadResponse),
         (true, None) if version == Version::Http10 => Err(BadResponse),
         (true, None) => Ok(Framing::Chunked),

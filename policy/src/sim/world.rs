@@ -1,66 +1,19 @@
-//! The world, pretended: a clock that only moves when told, endpoints that fail by dice, clients
-//! that leave, workers that share one ledger.
-//!
-//! Still pure. The same seed gives the same run, to the last record.
+//! Workers, their requests, and everything around them, by dice.
 
-use core::net::{IpAddr, Ipv4Addr};
+use core::net::IpAddr;
 use core::time::Duration;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use crate::Policy;
 use crate::decision::{Decision, Event, Failure};
-use crate::facts::{Body, Facts, Field, Headers};
+use crate::facts::{Body, Facts};
 use crate::flight::{Ending, Finish, Flight, Record};
 use crate::ledger::Ledger;
 use crate::mechanism::dice::Dice;
 use crate::plan::{EndpointKey, Plan};
+use crate::sim::facts;
 use crate::time::{Instant, Now, Wall};
-
-/// A head with these fields, for facts to borrow.
-#[derive(Clone, Debug, Default)]
-pub struct Head {
-    text: Vec<u8>,
-    fields: Vec<Field>,
-}
-
-impl Head {
-    pub fn new(fields: &[(&str, &str)]) -> Self {
-        let mut head = Self::default();
-        for (name, value) in fields {
-            let field = Field { name: head.push(name), value: head.push(value) };
-            head.fields.push(field);
-        }
-        head
-    }
-
-    pub fn headers(&self) -> Headers<'_> {
-        Headers::new(&self.text, &self.fields)
-    }
-
-    fn push(&mut self, text: &str) -> (u32, u32) {
-        let place = |at: usize| u32::try_from(at).unwrap_or(u32::MAX);
-        let start = place(self.text.len());
-        self.text.extend_from_slice(text.as_bytes());
-        (start, place(self.text.len()))
-    }
-}
-
-/// A plain GET from 10.0.0.1.
-pub fn facts(path: &str) -> Facts<'_> {
-    let client = IpAddr::V4(Ipv4Addr::new(10, 0, 0, 1));
-    Facts {
-        peer: client,
-        client,
-        method: "GET",
-        host: "example.test",
-        path,
-        query: "",
-        headers: Headers::default(),
-        head_bytes: 100,
-        body: Body::Empty,
-    }
-}
 
 /// One request as a client sends it.
 #[derive(Clone, Copy, Debug)]

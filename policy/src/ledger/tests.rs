@@ -1,0 +1,167 @@
+//! The ledger against plain models of what it should be.
+
+use core::num::NonZeroU64;
+use std::collections::BTreeMap;
+
+use proptest::prelude::*;
+
+use super::*;
+use crate::unit::Rate;
+
+const MS: u64 = 1_000_000;
+
+fn gcra(tokens: u64, period_ms: u64, burst: u32) -> Gcra {
+    let rate = Rate::new(NonZeroU64::new(tokens).unwrap(), Duration::from_millis(period_ms));
+    Gcra::new(rate.unwrap(), burst).unwrap()
+}
+
+/// Spread like hashes are.
+fn key(n: u64) -> CountKey {
+    let hash = n.wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(17) | 1;
+    CountKey { rule: 7, hash }
+}
+
+fn at(ms: u64) -> Instant {
+    Instant::from_nanos(ms * MS)
+}
+
+fn takes(ledger: &Ledger, ms: u64, n: u64, gcra: Gcra) -> bool {
+    ledger.take(at(ms), key(n), gcra, 1).is_ok()
+}
+
+#[test]
+fn a_key_that_is_refused_cannot_be_pushed_out_by_a_flood() {
+    let ledger = Ledger::new(64, [0; 16]);
+    let slow = gcra(1, 60_000, 1);
+    assert!(takes(&ledger, 1000, 0, slow));
+    for n in 1..100_000 {
+        let _ = ledger.take(at(1000 + n / 10_000), key(n), slow, 1);
+        assert!(ledger.keys() <= 64);
+    }
+    assert!(!takes(&ledger, 1500, 0, slow));
+    assert!(!takes(&ledger, 60_999, 0, slow));
+    assert!(takes(&ledger, 61_000, 0, slow));
+}
+
+#[test]
+fn what_was_taken_from_the_overflow_stays_taken_when_there_is_room_again() {
+    // Two lines, so any eight keys fill every place.
+    let ledger = Ledger::new(8, [0; 16]);
+    let (short, long) = (gcra(1, 1000, 1), gcra(2, 100_000, 2));
+    for n in 1..=8 {
+        assert!(takes(&ledger, 1000, n, short), "{n}");
+    }
+    assert!(takes(&ledger, 1000, 99, long) && takes(&ledger, 1000, 99, long));
+    assert!(!takes(&ledger, 1000, 99, long));
+    assert!(ledger.buckets.value(key(99).hash).is_none(), "there is no room");
+    // Everybody else's bucket is full and forgotten; this one still owes.
+    for n in 11..=18 {
+        assert!(takes(&ledger, 10_000, n, short), "{n}");
+    }
+    assert!(!takes(&ledger, 20_000, 99, long));
+    assert!(!takes(&ledger, 50_999, 99, long));
+    assert!(takes(&ledger, 51_000, 99, long));
+    assert!(ledger.buckets.value(key(99).hash).is_some(), "there is room");
+    assert!(!takes(&ledger, 51_001, 99, long));
+}
+
+#[test]
+fn a_clock_that_goes_back_grants_nothing() {
+    let ledger = Ledger::new(8, [0; 16]);
+    let slow = gcra(1, 1000, 1);
+    assert!(takes(&ledger, 50_000, 1, slow));
+    for ms in [40_000, 0, 49_999, 50_000, 10_000, 50_999] {
+        assert!(!takes(&ledger, ms, 1, slow), "{ms}");
+    }
+    // Nor does it forget: these would each need the place of the first.
+    for n in 2..100 {
+        let _ = takes(&ledger, 100, n, slow);
+    }
+    assert!(!takes(&ledger, 100, 1, slow));
+    assert!(takes(&ledger, 51_000, 1, slow));
+}
+
+#[test]
+fn what_is_given_back_is_there_again() {
+    for full in [false, true] {
+        let ledger = Ledger::new(8, [0; 16]);
+        let (slow, two) = (gcra(1, 60_000, 1), gcra(2, 60_000, 2));
+        if full {
+            (1..=8).for_each(|n| assert!(takes(&ledger, 1000, n, slow)));
+        }
+        let taken = ledger.take(at(1000), key(99), two, 2).unwrap();
+        assert_eq!(taken.level.left, 0);
+        ledger.give_back(taken, two, 2);
+        let one = ledger.take(at(1000), key(99), two, 1).unwrap();
+        assert!(takes(&ledger, 1000, 99, two), "full: {full}");
+        assert!(!takes(&ledger, 1000, 99, two), "full: {full}");
+        // Somebody took since: it stays taken.
+        ledger.give_back(one, two, 1);
+        assert!(!takes(&ledger, 1000, 99, two), "full: {full}");
+    }
+}
+
+#[test]
+fn a_look_takes_nothing_and_tells_what_taking_would() {
+    let ledger = Ledger::new(8, [0; 16]);
+    let two = gcra(2, 60_000, 2);
+    for left in [1, 0] {
+        for _ in 0..3 {
+            let looked = ledger.peek(at(1000), key(1), two, 1).unwrap();
+            assert_eq!(looked.left, left);
+        }
+        assert_eq!(ledger.take(at(1000), key(1), two, 1).unwrap().level.left, left);
+    }
+    let (level, wait) = ledger.peek(at(1000), key(1), two, 1).unwrap_err();
+    assert_eq!((level.left, wait), (0, Duration::from_secs(30)));
+    assert_eq!(ledger.take(at(1000), key(1), two, 1).unwrap_err(), wait);
+}
+
+#[test]
+fn permits_are_counted_by_key_and_go_back() {
+    let ledger = Ledger::new(8, [0; 16]);
+    let take = |n, max| ledger.acquire(key(n), max);
+    let (one, left) = take(1, 2).unwrap();
+    assert_eq!(left, 1);
+    let (two, left) = take(1, 2).unwrap();
+    assert_eq!(left, 0);
+    assert!(take(1, 2).is_none() && take(1, 1).is_none(), "a lower bound after a reload, too");
+    let (other, _) = take(2, 1).unwrap();
+    assert_eq!(ledger.permits(), 3);
+    ledger.release(one);
+    assert_eq!(take(1, 2).map(|(permit, left)| (ledger.release(permit), left)), Some(((), 0)));
+    [two, other].into_iter().for_each(|permit| ledger.release(permit));
+    assert_eq!(ledger.permits(), 0);
+    // Keys that hold nothing make room for others.
+    for n in 0..10_000 {
+        let (permit, _) = take(n, 1).expect("room");
+        ledger.release(permit);
+    }
+}
+
+proptest! {
+    /// With room for all, every decision is that of a map without bounds; without, whoever is
+    /// admitted would have been admitted there. The model knows nothing of forgetting.
+    #[test]
+    fn decisions_are_those_of_a_map_that_forgets_nothing(
+        asks in prop::collection::vec((0_u64..24, 0_u64..400, 1_u32..3), 1..400),
+        small in any::<bool>(),
+    ) {
+        let ledger = Ledger::new(if small { 8 } else { 1024 }, [1; 16]);
+        let gcra = gcra(2, 1000, 3);
+        let mut model: BTreeMap<u64, u64> = BTreeMap::new();
+        let mut now = 1000;
+        for (n, gap, cost) in asks {
+            now += gap * gap / 200;
+            let got = ledger.take(at(now), key(n), gcra, cost);
+            let state = model.entry(n).or_default();
+            let expected = gcra.take(*state, ticks(at(now)), cost);
+            match (&got, expected) {
+                (Ok(_), Ok(next)) => *state = next,
+                (Err(_), Ok(_)) => prop_assert!(small, "refused without need"),
+                (Ok(_), Err(_)) => prop_assert!(false, "admitted above the bound"),
+                (Err(wait), Err(expected)) => prop_assert!(small || *wait == expected),
+            }
+        }
+    }
+}
