@@ -176,18 +176,17 @@ impl Filter for RateLimit {
     /// All or nothing: a refused request takes from none of its limits. Another worker may take
     /// the last token between our look and our grasp; what was grasped by then is given back.
     fn check(&mut self, ask: &Ask<'_>, rule: &Rule, flight: &mut Flight) -> Verdict {
+        if let [limit] = *rule.0 {
+            return alone(ask, limit, flight);
+        }
         let mut space = [None; LIMITS_MAX];
-        let mut count = 0;
         for (slot, &limit) in space.iter_mut().zip(&rule.0) {
             if let Some(meaning) = ask.limits.meaning(limit) {
                 let key = meaning.key.of(meaning.rule, ask.ledger, ask);
                 *slot = Some(Counted { limit, meaning, key, taken: None });
-                count += 1;
             }
         }
-        if count > 1
-            && let Some(refusal) = look(ask, &space, flight)
-        {
+        if let Some(refusal) = look(ask, &space, flight) {
             return refusal;
         }
         for i in 0..space.len() {
@@ -210,6 +209,22 @@ impl Filter for RateLimit {
             }
         }
         Verdict::Pass
+    }
+}
+
+/// The common case: one limit needs no look ahead and nothing to give back.
+fn alone(ask: &Ask<'_>, limit: u16, flight: &mut Flight) -> Verdict {
+    let Some(meaning) = ask.limits.meaning(limit) else { return Verdict::Pass };
+    let key = meaning.key.of(meaning.rule, ask.ledger, ask);
+    match ask.ledger.take(ask.now.at, key, meaning.gcra, meaning.cost) {
+        Ok(taken) => {
+            note(flight, limit, meaning, taken.level, true);
+            Verdict::Pass
+        }
+        Err(wait) => {
+            note(flight, limit, meaning, Level { left: 0, reset: wait }, false);
+            refuse(wait)
+        }
     }
 }
 
