@@ -197,7 +197,8 @@ impl Table {
     fn tries<'a>(&'a self, host: &'a str) -> impl Iterator<Item = &'a Trie> {
         let host = host.strip_suffix('.').unwrap_or(host);
         let exact = lookup(&self.exact, host).into_iter();
-        let dots = host.match_indices('.').filter(|(at, _)| *at > 0 && !self.wildcard.is_empty());
+        let searched = if self.wildcard.is_empty() { "" } else { host };
+        let dots = searched.match_indices('.').filter(|(at, _)| *at > 0);
         let wild = dots.filter_map(move |(at, _)| lookup(&self.wildcard, host.get(at + 1..)?));
         exact.chain(wild).chain([&self.any])
     }
