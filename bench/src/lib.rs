@@ -1,1 +1,16 @@
-//! To be written.
+//! Measures gateways: a load that counts latency from when a request was due, an origin that
+//! answers as asked, and a comparison of several gateways on the same work.
+//!
+//! A measured run reads top to bottom: `compare` starts an [`origin`] and one of [`peers`],
+//! [`load`] drives it, [`histogram`] keeps what it saw, [`report`] writes it down.
+
+pub mod clock;
+pub mod compare;
+pub mod cpu;
+pub mod histogram;
+pub mod http;
+pub mod load;
+pub mod origin;
+pub mod peers;
+pub mod report;
+pub mod unit;

@@ -27,16 +27,17 @@ pub struct Draft {
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct UpstreamSpec {
-    /// `"host:port"`, or `{ addr = "host:port", weight = 2 }`.
+    /// At least one: `"host:port"`, or `{ addr = "host:port", weight = 2 }`.
     pub servers: Vec<ServerSpec>,
-    /// How requests are spread over the servers.
+    /// How requests are spread over the servers. Default `round_robin`.
     #[serde(default)]
     pub balance: Balance,
     /// The most connections a worker holds to one server; a request that finds none free is
-    /// answered 503.
+    /// answered 503. Default 64.
     pub connections: Option<u32>,
-    /// An idle connection is closed after this long. Keep it below the server's own.
+    /// An idle connection is closed after this long. Keep it below the server's own. Default 30s.
     pub keepalive: Option<Span>,
+    /// How long to wait for a server.
     #[serde(default)]
     pub timeout: TimeoutSpec,
 }
@@ -88,7 +89,9 @@ pub struct RouteSpec {
     pub also: WhereSpec,
     /// The upstream, by name.
     pub to: Option<String>,
+    /// Send the client elsewhere.
     pub redirect: Option<RedirectSpec>,
+    /// Answer with this.
     pub respond: Option<RespondSpec>,
     /// Until the response's head has come, over all tries. Default 10s.
     pub timeout: Option<Span>,
@@ -98,8 +101,10 @@ pub struct RouteSpec {
     pub strip_prefix: Option<String>,
     /// Put in front of the path, after stripping.
     pub add_prefix: Option<String>,
+    /// What is changed in the header fields that a server sees.
     #[serde(default)]
     pub request_headers: HeaderSpec,
+    /// What is changed in the header fields that a client sees.
     #[serde(default)]
     pub response_headers: HeaderSpec,
 }
@@ -109,13 +114,17 @@ pub struct RouteSpec {
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields, default)]
 pub struct WhereSpec {
+    /// Header fields, by name.
     pub header: BTreeMap<String, String>,
+    /// Query parameters, by name.
     pub query: BTreeMap<String, String>,
+    /// Cookies, by name.
     pub cookie: BTreeMap<String, String>,
     /// Client networks; any one of them.
     pub from: Vec<Network>,
 }
 
+/// A reply that sends the client elsewhere.
 #[derive(Clone, Debug, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
@@ -126,12 +135,14 @@ pub struct RedirectSpec {
     pub status: Option<u16>,
 }
 
+/// A reply of fixed text.
 #[derive(Clone, Debug, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct RespondSpec {
     /// Default 200.
     pub status: Option<u16>,
+    /// What it says. Default: nothing.
     #[serde(default)]
     pub body: String,
     /// Default `text/plain; charset=utf-8`.
@@ -144,6 +155,7 @@ pub struct RespondSpec {
 pub struct HeaderSpec {
     /// Replaces every field of that name.
     pub set: BTreeMap<String, String>,
+    /// Names of fields to take off.
     pub remove: Vec<String>,
 }
 

@@ -198,6 +198,11 @@ impl Plan {
         self.replies.get(id.index())
     }
 
+    /// The names of all limits, by their place in the plan.
+    pub fn limit_names(&self) -> impl Iterator<Item = &str> {
+        self.limits.each_name()
+    }
+
     /// The name of a limit, as written: what logs, metrics and the `RateLimit` fields call it.
     /// Empty when this plan has no such limit.
     pub fn limit_name(&self, limit: u16) -> &str {

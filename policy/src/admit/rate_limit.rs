@@ -97,6 +97,10 @@ impl Limits {
         u16::try_from(self.0.iter().position(|named| named.name == name)?).ok()
     }
 
+    pub(crate) fn each_name(&self) -> impl Iterator<Item = &str> {
+        self.0.iter().map(|named| named.name.as_str())
+    }
+
     fn names(&self) -> String {
         let names: Vec<_> = self.0.iter().map(|named| named.name.as_str()).collect();
         names.join(", ")

@@ -1,0 +1,88 @@
+//! `sluice-bench compare`
+
+use std::io::Write;
+use std::num::NonZeroU32;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::sync::atomic::AtomicBool;
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use clap::Args;
+use sluice_bench::compare::{self, Comparison, Preset, Scenario};
+use sluice_bench::peers::{Options, PEERS, Peer};
+use sluice_bench::{report, unit};
+
+#[derive(Debug, Args)]
+pub(crate) struct Compare {
+    /// What to measure, one after another
+    #[arg(value_enum, default_value = "plain")]
+    scenarios: Vec<Preset>,
+    /// Who takes part, besides the load alone; all when not given
+    #[arg(long, value_delimiter = ',', value_parser = peer)]
+    peers: Vec<&'static dyn Peer>,
+    /// Turns for each; medians need three
+    #[arg(long, default_value = "3", value_parser = clap::value_parser!(u32).range(1..=99))]
+    rounds: u32,
+    /// Requests a second of the scenario `rate`
+    #[arg(long, default_value = "5000", value_parser = super::load::rate)]
+    rate: NonZeroU32,
+    /// How long to measure in each run
+    #[arg(short, long, default_value = "5s", value_parser = unit::span)]
+    duration: Duration,
+    /// How long to load before measuring
+    #[arg(short, long, default_value = "2s", value_parser = unit::span)]
+    warm_up: Duration,
+    /// The sluice binary; the one beside this program when not given
+    #[arg(long, value_name = "PATH")]
+    sluice: Option<PathBuf>,
+    #[arg(long, default_value = "0", value_name = "CPU")]
+    proxy_cpu: usize,
+    #[arg(long, default_value = "1", value_name = "CPU")]
+    load_cpu: usize,
+    /// As --load-cpu when not given
+    #[arg(long, value_name = "CPU")]
+    origin_cpu: Option<usize>,
+    /// Where compare.json, compare.md, a picture for each scenario, and the runs' logs go
+    #[arg(long, value_name = "DIR", default_value = "bench-out/compare")]
+    out: PathBuf,
+    #[arg(long, default_value = "1")]
+    seed: u64,
+}
+
+impl Compare {
+    pub(super) fn run(self, stop: &AtomicBool) -> Result<ExitCode> {
+        let scenario = |preset: &Preset| Scenario {
+            preset: *preset,
+            rate: self.rate,
+            warm_up: self.warm_up,
+            duration: self.duration,
+            seed: self.seed,
+        };
+        let comparison = Comparison {
+            scenarios: self.scenarios.iter().map(scenario).collect(),
+            peers: if self.peers.is_empty() { PEERS.to_vec() } else { self.peers },
+            options: Options { sluice: self.sluice },
+            rounds: self.rounds,
+            proxy_cpu: self.proxy_cpu,
+            load_cpu: self.load_cpu,
+            origin_cpu: self.origin_cpu.unwrap_or(self.load_cpu),
+            folder: self.out,
+        };
+        let found = compare::run(&comparison, stop, &mut |line| eprintln!("{line}"))?;
+        let text = found.markdown();
+        std::io::stdout().write_all(text.as_bytes()).context("cannot write to stdout")?;
+        report::write(&comparison.folder, "compare.json", &report::json(&found)?)?;
+        report::write(&comparison.folder, "compare.md", &text)?;
+        for scenario in &found.scenarios {
+            report::write(&comparison.folder, &format!("{}.svg", scenario.name), &scenario.svg())?;
+        }
+        Ok(if found.skipped.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    }
+}
+
+fn peer(name: &str) -> Result<&'static dyn Peer, String> {
+    let known: Vec<_> = PEERS.iter().map(|peer| peer.name()).collect();
+    let found = PEERS.iter().find(|peer| peer.name() == name);
+    found.copied().ok_or_else(|| format!("`{name}` is none of {}", known.join(", ")))
+}

@@ -1,0 +1,45 @@
+//! The command line: one file a command.
+
+mod compare;
+mod load;
+mod origin;
+
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+
+use anyhow::{Context, Result};
+use clap::Parser;
+
+/// Measures gateways: load, origin, and peers side by side.
+#[derive(Debug, Parser)]
+#[command(version)]
+pub(crate) enum Command {
+    /// Send requests, by rate or flat out, and report latencies from when each was due
+    Load(load::Load),
+    /// Answer HTTP/1.1 fast, with chosen size, delay and status
+    Origin(origin::Origin),
+    /// Run Sluice and its peers on the same work, in turn, and set them side by side
+    Compare(compare::Compare),
+}
+
+impl Command {
+    pub(crate) fn run(self) -> Result<ExitCode> {
+        let stop = stop_on_signal()?;
+        match self {
+            Self::Load(load) => load.run(&stop),
+            Self::Origin(origin) => origin.run(&stop),
+            Self::Compare(compare) => compare.run(&stop),
+        }
+    }
+}
+
+/// INT and TERM end a run early and in order: what was measured is reported, what was started ends.
+fn stop_on_signal() -> Result<Arc<AtomicBool>> {
+    let stop = Arc::new(AtomicBool::new(false));
+    for signal in [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM] {
+        signal_hook::flag::register(signal, Arc::clone(&stop))
+            .context("cannot listen for signals")?;
+    }
+    Ok(stop)
+}

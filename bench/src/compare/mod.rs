@@ -1,0 +1,144 @@
+//! Peers side by side: the same work for each, in turn, round after round.
+
+mod measure;
+mod process;
+mod scenario;
+mod verdict;
+
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use anyhow::{Result, ensure};
+
+pub use self::measure::Run;
+pub use self::scenario::{Preset, Scenario};
+pub use self::verdict::{Bottleneck, Shares};
+use crate::cpu;
+use crate::peers::{Missing, Options, Peer};
+use crate::report::compare::{CompareReport, Contestant, Machine, ScenarioReport, Skipped};
+
+/// What to compare and where.
+#[derive(Clone, Debug)]
+pub struct Comparison {
+    pub scenarios: Vec<Scenario>,
+    pub peers: Vec<&'static dyn Peer>,
+    pub options: Options,
+    pub rounds: u32,
+    pub proxy_cpu: usize,
+    pub load_cpu: usize,
+    pub origin_cpu: usize,
+    /// Configurations and logs of every run are kept below it.
+    pub folder: PathBuf,
+}
+
+/// Who takes a turn.
+#[derive(Clone, Debug)]
+pub enum Contender {
+    /// No proxy: what the load side alone can do, the yardstick for the others.
+    Direct,
+    Proxy {
+        peer: &'static dyn Peer,
+        program: PathBuf,
+    },
+}
+
+impl Contender {
+    pub fn name(&self) -> &'static str {
+        match self {
+            Self::Direct => "direct",
+            Self::Proxy { peer, .. } => peer.name(),
+        }
+    }
+}
+
+/// Runs everything and says, line by line to `tell`, what happens. A peer that is missing or
+/// fails is left out aloud; the rest goes on. `stop` drops the run under way and ends.
+pub fn run(
+    comparison: &Comparison,
+    stop: &AtomicBool,
+    tell: &mut dyn FnMut(&str),
+) -> Result<CompareReport> {
+    check_cpus(comparison, tell)?;
+    let mut skipped = Vec::new();
+    let contenders = contenders(comparison, &mut skipped, tell);
+    ensure!(contenders.len() > 1, "no peer to compare is on this machine");
+    let mut scenarios = Vec::new();
+    for scenario in &comparison.scenarios {
+        let mut runs: Vec<Run> = Vec::new();
+        for round in 1..=comparison.rounds {
+            for contender in &contenders {
+                let left_out =
+                    skipped.iter().any(|skipped: &Skipped| skipped.peer == contender.name());
+                if left_out || stop.load(Ordering::Relaxed) {
+                    continue;
+                }
+                let found = measure::run(comparison, scenario, contender, round, stop);
+                // A run that was cut short is worth nothing and nobody's fault.
+                if stop.load(Ordering::Relaxed) {
+                    tell("stopped; what was finished before is reported");
+                    continue;
+                }
+                match found {
+                    Ok(run) => {
+                        tell(&run.line(comparison.rounds));
+                        runs.push(run);
+                    }
+                    Err(error) => {
+                        leave_out(contender.name(), format!("{error:#}"), &mut skipped, tell)
+                    }
+                }
+            }
+        }
+        scenarios.push(ScenarioReport::new(scenario, &runs));
+    }
+    Ok(CompareReport {
+        machine: Machine::this(),
+        rounds: comparison.rounds,
+        proxy_cpu: comparison.proxy_cpu,
+        load_cpu: comparison.load_cpu,
+        origin_cpu: comparison.origin_cpu,
+        contestants: contenders.iter().map(Contestant::of).collect(),
+        skipped,
+        scenarios,
+    })
+}
+
+fn check_cpus(comparison: &Comparison, tell: &mut dyn FnMut(&str)) -> Result<()> {
+    for cpu in [comparison.proxy_cpu, comparison.load_cpu, comparison.origin_cpu] {
+        ensure!(
+            cpu::is_allowed(cpu),
+            "CPU {cpu} is not ours to use: --proxy-cpu, --load-cpu, --origin-cpu"
+        );
+    }
+    if comparison.proxy_cpu == comparison.load_cpu || comparison.proxy_cpu == comparison.origin_cpu
+    {
+        tell("the proxy shares its CPU with the load side: the figures say little");
+    }
+    if comparison.rounds < ROUNDS_MIN {
+        tell("fewer than three rounds: a median of so few says little");
+    }
+    Ok(())
+}
+
+fn contenders(
+    comparison: &Comparison,
+    skipped: &mut Vec<Skipped>,
+    tell: &mut dyn FnMut(&str),
+) -> Vec<Contender> {
+    let mut found = vec![Contender::Direct];
+    for peer in &comparison.peers {
+        match peer.find(&comparison.options) {
+            Ok(program) => found.push(Contender::Proxy { peer: *peer, program }),
+            Err(Missing(hint)) => leave_out(peer.name(), hint, skipped, tell),
+        }
+    }
+    found
+}
+
+fn leave_out(peer: &str, why: String, skipped: &mut Vec<Skipped>, tell: &mut dyn FnMut(&str)) {
+    tell(&format!("SKIPPED {peer}: {why}"));
+    skipped.push(Skipped { peer: peer.to_owned(), why });
+}
+
+/// The fewest rounds whose median is worth quoting.
+pub const ROUNDS_MIN: u32 = 3;

@@ -1,0 +1,59 @@
+//! HAProxy: one process, one thread.
+
+use std::path::PathBuf;
+
+use super::{INSTALL_HINT, Launch, Missing, Options, Peer, Site, on_path};
+
+#[derive(Debug)]
+pub(super) struct Haproxy;
+
+impl Peer for Haproxy {
+    fn name(&self) -> &'static str {
+        "haproxy"
+    }
+
+    fn find(&self, _: &Options) -> Result<PathBuf, Missing> {
+        on_path("haproxy", INSTALL_HINT)
+    }
+
+    fn version_arguments(&self) -> &'static [&'static str] {
+        &["-v"]
+    }
+
+    fn launch(&self, site: &Site<'_>) -> Launch {
+        Launch {
+            arguments: vec!["-db".into(), "-f".into(), site.path("haproxy.cfg")],
+            files: vec![("haproxy.cfg", site.fill(CONFIGURATION))],
+        }
+    }
+}
+
+/// It writes no files itself: the access log is its standard output, which the run keeps. The
+/// dice and the log level do what the others' sampling does: 1 % of the good, all errors.
+const CONFIGURATION: &str = r#"global
+    nbthread 1
+    maxconn 4096
+    log stdout len 4096 format raw local0 info
+
+defaults
+    mode http
+    log global
+    timeout connect 5s
+    timeout client 90s
+    timeout server 90s
+    timeout http-keep-alive 90s
+    http-reuse always
+
+frontend front
+    bind 127.0.0.1:{PORT} backlog 4096
+    option forwardfor
+    http-request set-var(txn.id) uuid()
+    http-request set-var(txn.dice) rand(100)
+    http-request set-header X-Request-Id %[var(txn.id)]
+    http-response set-log-level silent if { var(txn.dice) -m int ge 1 } { status lt 400 }
+    log-format '{"time":"%t","request_id":"%[var(txn.id)]","client":"%ci","method":"%HM","path":"%HU","status":%ST,"bytes_out":%B,"duration_ms":%Ta,"upstream":"%b/%s","upstream_ms":%Tr}'
+    default_backend origin
+
+backend origin
+    server origin 127.0.0.1:{ORIGIN_PORT} pool-max-conn 1024
+"#;

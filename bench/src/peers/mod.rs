@@ -1,0 +1,139 @@
+//! The gateways that are compared: one file each, and one line in the list below.
+
+use std::ffi::OsString;
+use std::fmt::Debug;
+use std::path::{Path, PathBuf};
+
+macro_rules! peers {
+    ($($file:ident: $peer:ident,)*) => {
+        $(mod $file;)*
+
+        /// Every peer, in the order in which they take turns.
+        pub const PEERS: &[&dyn Peer] = &[$(&$file::$peer),*];
+    };
+}
+
+peers! {
+    sluice: Sluice,
+    nginx: Nginx,
+    haproxy: Haproxy,
+}
+
+/// A gateway that can be put in front of the origin.
+///
+/// All are set up alike, so that they do the same work: one worker, client and upstream
+/// connections kept alive, `X-Request-Id` set, an access log as JSON lines with one in a hundred
+/// of the good requests and all errors.
+pub trait Peer: Debug + Sync {
+    /// As `--peers` and reports call it.
+    fn name(&self) -> &'static str;
+
+    /// Its program, or what to do to have it.
+    fn find(&self, options: &Options) -> Result<PathBuf, Missing>;
+
+    /// Arguments that make the program print its version.
+    fn version_arguments(&self) -> &'static [&'static str];
+
+    /// How it is started, staying in the foreground, for one run.
+    fn launch(&self, site: &Site<'_>) -> Launch;
+}
+
+/// What the command line says about peers.
+#[derive(Clone, Debug, Default)]
+pub struct Options {
+    /// Where `sluice` is, when not beside this program.
+    pub sluice: Option<PathBuf>,
+}
+
+/// The peer is not on this machine; says what would put it there.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Missing(pub String);
+
+/// Where one run takes place, all on 127.0.0.1.
+#[derive(Clone, Copy, Debug)]
+pub struct Site<'a> {
+    /// For configuration, logs and temporary files; empty, and this run's own.
+    pub folder: &'a Path,
+    pub port: u16,
+    /// Free, for peers that want a second one.
+    pub admin_port: u16,
+    pub origin_port: u16,
+}
+
+/// What to write and what to start.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Launch {
+    pub arguments: Vec<OsString>,
+    /// Names in the site's folder and what they hold.
+    pub files: Vec<(&'static str, String)>,
+}
+
+impl Site<'_> {
+    /// Fills `{PORT}`, `{ADMIN_PORT}`, `{ORIGIN_PORT}` and `{FOLDER}` of a template.
+    pub fn fill(&self, template: &str) -> String {
+        template
+            .replace("{ADMIN_PORT}", &self.admin_port.to_string())
+            .replace("{ORIGIN_PORT}", &self.origin_port.to_string())
+            .replace("{PORT}", &self.port.to_string())
+            .replace("{FOLDER}", &self.folder.display().to_string())
+    }
+
+    /// A file of this run.
+    pub fn path(&self, name: &str) -> OsString {
+        self.folder.join(name).into_os_string()
+    }
+}
+
+/// Looks along PATH, and where Debian keeps daemons.
+fn on_path(program: &str, hint: &str) -> Result<PathBuf, Missing> {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let folders = std::env::split_paths(&path).chain(DAEMON_FOLDERS.iter().map(PathBuf::from));
+    let found = folders.map(|folder| folder.join(program)).find(|candidate| candidate.is_file());
+    found.ok_or_else(|| Missing(format!("{program} is not installed: {hint}")))
+}
+
+const DAEMON_FOLDERS: [&str; 2] = ["/usr/sbin", "/usr/local/sbin"];
+const INSTALL_HINT: &str = "scripts/bench-peers installs it";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_peer_fills_its_templates() {
+        let folder = Path::new("/run-folder");
+        let site = Site { folder, port: 1001, admin_port: 1002, origin_port: 1003 };
+        for peer in PEERS {
+            let launch = peer.launch(&site);
+            let text: String = launch.files.iter().map(|(_, text)| text.as_str()).collect();
+            for left in ["{PORT}", "{ADMIN_PORT}", "{ORIGIN_PORT}", "{FOLDER}"] {
+                assert!(!text.contains(left), "{}: {left}", peer.name());
+            }
+            for expected in ["127.0.0.1:1001", "127.0.0.1:1003", "/run-folder/access.log"] {
+                // HAProxy logs to its standard output, which the run keeps in its folder.
+                let applies = peer.name() != "haproxy" || !expected.starts_with('/');
+                assert!(!applies || text.contains(expected), "{}: {expected}", peer.name());
+            }
+            assert!(
+                launch
+                    .arguments
+                    .iter()
+                    .any(|argument| argument.to_string_lossy().starts_with("/run-folder/"))
+            );
+        }
+    }
+
+    #[test]
+    fn peers_have_names_of_their_own() {
+        let mut names: Vec<_> = PEERS.iter().map(|peer| peer.name()).collect();
+        names.sort_unstable();
+        names.dedup();
+        assert_eq!(names.len(), PEERS.len());
+    }
+
+    #[test]
+    fn what_is_missing_says_how_to_have_it() {
+        let missing = on_path("no-such-gateway", INSTALL_HINT).unwrap_err();
+        assert_eq!(missing.0, "no-such-gateway is not installed: scripts/bench-peers installs it");
+    }
+}

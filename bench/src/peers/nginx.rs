@@ -1,0 +1,100 @@
+//! nginx: one worker under its master.
+
+use std::path::PathBuf;
+
+use super::{INSTALL_HINT, Launch, Missing, Options, Peer, Site, on_path};
+
+#[derive(Debug)]
+pub(super) struct Nginx;
+
+impl Peer for Nginx {
+    fn name(&self) -> &'static str {
+        "nginx"
+    }
+
+    fn find(&self, _: &Options) -> Result<PathBuf, Missing> {
+        on_path("nginx", INSTALL_HINT)
+    }
+
+    fn version_arguments(&self) -> &'static [&'static str] {
+        &["-v"]
+    }
+
+    fn launch(&self, site: &Site<'_>) -> Launch {
+        Launch {
+            arguments: vec![
+                "-p".into(),
+                site.folder.as_os_str().to_owned(),
+                // Even its first words, before the configuration is read, go to this run's log.
+                "-e".into(),
+                site.path("error.log"),
+                "-c".into(),
+                site.path("nginx.conf"),
+            ],
+            files: vec![("nginx.conf", site.fill(CONFIGURATION))],
+        }
+    }
+}
+
+/// Buffers stay off the disk; connections live as long as the run; the pool holds whatever the
+/// presets open.
+const CONFIGURATION: &str = r#"daemon off;
+worker_processes 1;
+pid {FOLDER}/nginx.pid;
+error_log {FOLDER}/error.log warn;
+
+events {
+    worker_connections 4096;
+    multi_accept on;
+}
+
+http {
+    client_body_temp_path {FOLDER}/body;
+    proxy_temp_path {FOLDER}/proxy;
+    fastcgi_temp_path {FOLDER}/fastcgi;
+    uwsgi_temp_path {FOLDER}/uwsgi;
+    scgi_temp_path {FOLDER}/scgi;
+
+    split_clients $request_id $sampled {
+        1% 1;
+        *  0;
+    }
+    map $status $logged {
+        ~^[45]  1;
+        default $sampled;
+    }
+    log_format json escape=json
+        '{"time":"$time_iso8601","request_id":"$request_id","client":"$remote_addr",'
+        '"method":"$request_method","path":"$request_uri","status":$status,'
+        '"bytes_out":$body_bytes_sent,"duration_s":$request_time,'
+        '"upstream":"$upstream_addr","upstream_s":"$upstream_response_time",'
+        '"user_agent":"$http_user_agent"}';
+    access_log {FOLDER}/access.log json if=$logged;
+
+    sendfile on;
+    tcp_nodelay on;
+    keepalive_timeout 90s;
+    keepalive_requests 1000000000;
+    client_max_body_size 0;
+
+    upstream origin {
+        server 127.0.0.1:{ORIGIN_PORT} max_fails=0;
+        keepalive 1024;
+        keepalive_requests 1000000000;
+    }
+
+    server {
+        listen 127.0.0.1:{PORT} backlog=4096;
+        location / {
+            proxy_pass http://origin;
+            proxy_http_version 1.1;
+            proxy_set_header Connection "";
+            proxy_set_header Host $host;
+            proxy_set_header X-Request-Id $request_id;
+            proxy_set_header X-Forwarded-For $proxy_add_x_forwarded_for;
+            proxy_max_temp_file_size 0;
+            proxy_request_buffering off;
+        }
+    }
+}
+"#;

@@ -1,0 +1,298 @@
+//! The report of a comparison: every run, and medians, spreads and ratios over the rounds.
+
+use std::collections::BTreeSet;
+use std::fmt::Write;
+use std::fs;
+
+use serde::{Deserialize, Serialize};
+
+use super::grouped;
+use super::spread::{Good, Spread};
+use super::svg::{self, Line};
+use crate::compare::{Bottleneck, Contender, ROUNDS_MIN, Run, Scenario};
+use crate::histogram::{Latencies, Step, human_us};
+
+/// A comparison, as JSON keeps it.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct CompareReport {
+    pub machine: Machine,
+    pub rounds: u32,
+    pub proxy_cpu: usize,
+    pub load_cpu: usize,
+    pub origin_cpu: usize,
+    pub contestants: Vec<Contestant>,
+    pub skipped: Vec<Skipped>,
+    pub scenarios: Vec<ScenarioReport>,
+}
+
+/// Where it ran.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Machine {
+    pub cpu: String,
+    pub cpus: usize,
+    pub kernel: String,
+}
+
+/// Who took part, in which version.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Contestant {
+    pub name: String,
+    pub version: String,
+}
+
+/// Who did not, and why.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Skipped {
+    pub peer: String,
+    pub why: String,
+}
+
+/// One scenario.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct ScenarioReport {
+    pub name: String,
+    pub description: String,
+    pub summaries: Vec<Summary>,
+    pub runs: Vec<Run>,
+}
+
+/// One contender over all rounds. Latencies and CPU in microseconds.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Summary {
+    pub contender: String,
+    pub rounds: usize,
+    pub figures: Vec<Figure>,
+    /// Over all rounds together.
+    pub distribution: Vec<Step>,
+}
+
+/// One figure of one contender.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Figure {
+    pub name: String,
+    #[serde(flatten)]
+    pub spread: Spread,
+    /// Of the best proxy's median; none for the yardstick, which is no proxy.
+    pub ratio: Option<f64>,
+}
+
+impl Machine {
+    pub fn this() -> Self {
+        let info = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+        let model = info.lines().find_map(|line| line.strip_prefix("model name")?.split_once(": "));
+        let kernel = fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
+        Self {
+            cpu: model.map_or("unknown", |(_, name)| name).to_owned(),
+            cpus: std::thread::available_parallelism().map_or(1, usize::from),
+            kernel: kernel.trim().to_owned(),
+        }
+    }
+}
+
+impl Contestant {
+    pub fn of(contender: &Contender) -> Self {
+        let version = match contender {
+            Contender::Direct => "no proxy: the yardstick".to_owned(),
+            Contender::Proxy { peer, program } => {
+                let output =
+                    std::process::Command::new(program).args(peer.version_arguments()).output();
+                let text = output
+                    .map(|output| [output.stdout, output.stderr].concat())
+                    .unwrap_or_default();
+                String::from_utf8_lossy(&text).lines().next().unwrap_or("unknown").trim().to_owned()
+            }
+        };
+        Self { name: contender.name().to_owned(), version }
+    }
+}
+
+/// A figure: its name, which end is good, and where a run keeps it.
+struct Kind {
+    name: &'static str,
+    good: Good,
+    of: fn(&Run) -> Option<f64>,
+}
+
+const KINDS: [Kind; 8] = [
+    Kind { name: "requests/s", good: Good::High, of: |run| Some(run.requests_per_second) },
+    Kind { name: "CPU µs/request", good: Good::Low, of: |run| run.cpu_us_per_request },
+    Kind { name: "P50", good: Good::Low, of: |run| Some(run.latency_us.p50) },
+    Kind { name: "P90", good: Good::Low, of: |run| Some(run.latency_us.p90) },
+    Kind { name: "P99", good: Good::Low, of: |run| Some(run.latency_us.p99) },
+    Kind { name: "P99.9", good: Good::Low, of: |run| Some(run.latency_us.p99_9) },
+    Kind { name: "P99.99", good: Good::Low, of: |run| Some(run.latency_us.p99_99) },
+    Kind { name: "max", good: Good::Low, of: |run| Some(run.latency_us.max) },
+];
+
+impl ScenarioReport {
+    pub fn new(scenario: &Scenario, runs: &[Run]) -> Self {
+        let mut summaries: Vec<Summary> = Vec::new();
+        for run in runs {
+            if !summaries.iter().any(|summary| summary.contender == run.contender) {
+                summaries.push(Summary::of(&run.contender, runs));
+            }
+        }
+        for kind in &KINDS {
+            set_ratios(kind, &mut summaries);
+        }
+        let name = scenario.preset.name().to_owned();
+        Self { name, description: scenario.describe(), summaries, runs: runs.to_vec() }
+    }
+
+    /// The distributions of all contenders in one picture.
+    pub fn svg(&self) -> String {
+        fn line(summary: &Summary) -> Line<'_> {
+            Line { name: &summary.contender, steps: &summary.distribution }
+        }
+        let lines: Vec<Line<'_>> = self.summaries.iter().map(line).collect();
+        svg::draw(&format!("{}: {}", self.name, self.description), &lines)
+    }
+
+    fn markdown(&self, out: &mut String) {
+        // Writing to a String cannot fail.
+        let _ = write!(out, "\n## {}\n\n{}\n\n| |", self.name, self.description);
+        KINDS.iter().for_each(|kind| out.push_str(&format!(" {} |", kind.name)));
+        out.push_str(" bottleneck |\n|---|");
+        KINDS.iter().for_each(|_| out.push_str("---:|"));
+        out.push_str("---|\n");
+        for summary in &self.summaries {
+            let _ = write!(out, "| **{}** |", summary.contender);
+            for kind in &KINDS {
+                let _ = write!(out, " {} |", summary.cell(kind));
+            }
+            let runs = self.runs.iter().filter(|run| run.contender == summary.contender);
+            let found: BTreeSet<&str> = runs.map(|run| run.bottleneck.describe()).collect();
+            let _ = writeln!(out, " {} |", found.into_iter().collect::<Vec<_>>().join(", "));
+        }
+        self.runs_markdown(out);
+    }
+
+    fn runs_markdown(&self, out: &mut String) {
+        out.push_str("\n| round | | requests/s | CPU µs/request | P99 | proxy's core | load's core | proxy waited | bottleneck | failed |\n");
+        out.push_str("|---:|---|---:|---:|---:|---:|---:|---:|---|---:|\n");
+        for run in &self.runs {
+            let percent = |share: f64| format!("{:.0} %", share * 100.0);
+            let has_proxy = run.cpu_us_per_request.is_some();
+            let core = if has_proxy { percent(run.shares.proxy_core) } else { "-".to_owned() };
+            let _ = writeln!(
+                out,
+                "| {} | {} | {} | {} | {} | {core} | {} | {} | {} | {} |",
+                run.round,
+                run.contender,
+                grouped(run.requests_per_second),
+                run.cpu_us_per_request.map_or_else(|| "-".to_owned(), |us| format!("{us:.1}")),
+                human_us(run.latency_us.p99),
+                percent(run.shares.load_core),
+                percent(run.shares.proxy_waited),
+                run.bottleneck.describe(),
+                run.failed,
+            );
+        }
+        self.caveats(out);
+    }
+
+    /// What a reader must know before quoting anything.
+    fn caveats(&self, out: &mut String) {
+        let proxies = || self.runs.iter().filter(|run| run.cpu_us_per_request.is_some());
+        if proxies().any(|run| run.bottleneck == Bottleneck::LoadSide) {
+            out.push_str("\nWhere the load side was the bottleneck, requests/s are a lower bound for the proxy.\n");
+        }
+        if self.runs.iter().any(|run| run.failed > 0) {
+            out.push_str("\n**Requests failed**: the figures of those runs do not count.\n");
+        }
+        let waited = proxies().map(|run| run.shares.proxy_waited).fold(0.0, f64::max);
+        if waited > DISTURBED {
+            let _ = writeln!(
+                out,
+                "\n**The machine was not quiet**: a proxy waited for its core up to {:.0} % of the time. Quote ratios and CPU µs/request, not requests/s or high percentiles.",
+                waited * 100.0
+            );
+        }
+    }
+}
+
+impl Summary {
+    fn of(contender: &str, runs: &[Run]) -> Self {
+        let own: Vec<&Run> = runs.iter().filter(|run| run.contender == contender).collect();
+        let mut all = Latencies::new();
+        own.iter().for_each(|run| all.merge(&run.latency));
+        let figure = |kind: &Kind| {
+            let spread = Spread::of(own.iter().filter_map(|run| (kind.of)(run)))?;
+            Some(Figure { name: kind.name.to_owned(), spread, ratio: None })
+        };
+        let figures = KINDS.iter().filter_map(figure).collect();
+        Self {
+            contender: contender.to_owned(),
+            rounds: own.len(),
+            figures,
+            distribution: all.steps(),
+        }
+    }
+
+    fn is_proxy(&self) -> bool {
+        self.contender != Contender::Direct.name()
+    }
+
+    fn figure(&self, kind: &Kind) -> Option<&Figure> {
+        self.figures.iter().find(|figure| figure.name == kind.name)
+    }
+
+    /// `median (min–max) ×ratio`
+    fn cell(&self, kind: &Kind) -> String {
+        let Some(Figure { spread, ratio, .. }) = self.figure(kind) else { return "-".to_owned() };
+        let show = |value: f64| match kind.name {
+            "requests/s" => grouped(value),
+            "CPU µs/request" => format!("{value:.1}"),
+            _ => human_us(value),
+        };
+        let ratio = ratio.map_or(String::new(), |ratio| format!(" ×{ratio:.2}"));
+        format!("{} ({}–{}){ratio}", show(spread.median), show(spread.min), show(spread.max))
+    }
+}
+
+fn set_ratios(kind: &Kind, summaries: &mut [Summary]) {
+    let proxies = summaries.iter().filter(|summary| summary.is_proxy());
+    let medians = proxies.filter_map(|summary| Some(summary.figure(kind)?.spread.median));
+    let Some(best) = kind.good.best(medians) else { return };
+    for summary in summaries.iter_mut().filter(|summary| summary.is_proxy()) {
+        for figure in summary.figures.iter_mut().filter(|figure| figure.name == kind.name) {
+            figure.ratio = figure.spread.ratio(best);
+        }
+    }
+}
+
+impl CompareReport {
+    /// Markdown, which is also what a terminal shows.
+    pub fn markdown(&self) -> String {
+        let mut out = String::from("# Gateways side by side\n\n");
+        let Machine { cpu, cpus, kernel } = &self.machine;
+        let _ = writeln!(
+            out,
+            "{cpu}, {cpus} CPUs, Linux {kernel}. Proxy on CPU {}, load on {}, origin on {}.",
+            self.proxy_cpu, self.load_cpu, self.origin_cpu
+        );
+        let _ = writeln!(
+            out,
+            "{} rounds, contenders taking turns; figures are median (min–max) ×ratio to the best proxy.\n",
+            self.rounds
+        );
+        for Contestant { name, version } in &self.contestants {
+            let _ = writeln!(out, "- {name}: {version}");
+        }
+        for Skipped { peer, why } in &self.skipped {
+            let _ = writeln!(out, "- **{peer} was skipped**: {why}");
+        }
+        if self.rounds < ROUNDS_MIN {
+            let _ = writeln!(out, "\n**Fewer than three rounds: do not quote these figures.**");
+        }
+        self.scenarios.iter().for_each(|scenario| scenario.markdown(&mut out));
+        out
+    }
+}
+
+/// A worker with a core to itself waits for it well under this share of the time.
+const DISTURBED: f64 = 0.05;
+
+#[cfg(test)]
+#[path = "compare_tests.rs"]
+mod tests;

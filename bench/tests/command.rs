@@ -1,0 +1,167 @@
+//! The binary as people run it: origin, load and compare as processes.
+
+#![expect(clippy::unwrap_used, reason = "a test that cannot set itself up fails")]
+
+use std::fs;
+use std::io::{BufRead, BufReader};
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+
+use serde_json::Value;
+use sluice_bench::cpu;
+
+const BINARY: &str = env!("CARGO_BIN_EXE_sluice-bench");
+
+/// A folder below the target folder, empty.
+fn folder(name: &str) -> PathBuf {
+    let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
+    let _ = fs::remove_dir_all(&folder);
+    fs::create_dir_all(&folder).unwrap();
+    folder
+}
+
+fn bench(arguments: &[&str]) -> Output {
+    Command::new(BINARY).args(arguments).stdin(Stdio::null()).output().unwrap()
+}
+
+fn json(path: &Path) -> Value {
+    serde_json::from_str(&fs::read_to_string(path).unwrap()).unwrap()
+}
+
+/// Ended when dropped, whatever the test came to.
+struct Origin(Child);
+
+impl Drop for Origin {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+#[test]
+fn load_reports_what_the_origin_answered() {
+    let mut origin =
+        Command::new(BINARY).arg("origin").stdout(Stdio::piped()).spawn().map(Origin).unwrap();
+    let mut address = String::new();
+    BufReader::new(origin.0.stdout.take().unwrap()).read_line(&mut address).unwrap();
+    let (out, url) = (folder("load"), format!("http://{}/?status=201", address.trim()));
+    let found = bench(&[
+        "load",
+        &url,
+        "--requests",
+        "500",
+        "--warm-up",
+        "0s",
+        "--out",
+        out.to_str().unwrap(),
+    ]);
+    let text = String::from_utf8(found.stdout).unwrap();
+    assert!(found.status.success(), "{text}");
+    for expected in ["| P99.99 |", "| status 201 | 500 |", "| errors | 0 |"] {
+        assert!(text.contains(expected), "no `{expected}` in\n{text}");
+    }
+    assert_eq!(found.stderr, b"", "progress is for terminals");
+    assert_eq!(fs::read_to_string(out.join("load.md")).unwrap(), text);
+    let report = json(&out.join("load.json"));
+    assert_eq!((&report["answered"], &report["statuses"]["201"]), (&500.into(), &500.into()));
+    assert!(fs::read_to_string(out.join("latency.svg")).unwrap().contains("<polyline"));
+}
+
+#[test]
+fn other_machines_and_nonsense_are_refused() {
+    for (arguments, expected) in [
+        (vec!["load", "http://192.0.2.1/"], "--allow-remote"),
+        (vec!["load", "https://127.0.0.1/"], "only http://"),
+        (vec!["load", "http://127.0.0.1/", "-d", "2h"], "at most 1h"),
+        (vec!["load", "http://127.0.0.1/", "-d", "10"], "time unit"),
+        (vec!["load", "http://127.0.0.1/", "-r", "0"], "from 1 to"),
+        (vec!["compare", "--peers", "apache"], "none of sluice, nginx, haproxy"),
+    ] {
+        let found = bench(&arguments);
+        let text = String::from_utf8(found.stderr).unwrap();
+        assert!(!found.status.success() && text.contains(expected), "{arguments:?}: {text}");
+    }
+}
+
+/// A gateway double: a script that reads the port from the configuration it is given, and lets an
+/// origin answer there.
+#[test]
+fn compare_sets_a_proxy_beside_the_yardstick() {
+    let out = folder("compare");
+    let sluice = out.join("sluice");
+    let port = r#"$(sed -n 's/^listen = \["\(.*\)"\]$/\1/p' "$3")"#;
+    fs::write(
+        &sluice,
+        format!("#!/bin/sh\n{BINARY} origin --listen {port} &\ntrap 'kill $!' TERM\nwait\n"),
+    )
+    .unwrap();
+    fs::set_permissions(&sluice, fs::Permissions::from_mode(0o755)).unwrap();
+    let cpus: Vec<String> =
+        (0..1024).filter(|cpu| cpu::is_allowed(*cpu)).map(|cpu| cpu.to_string()).collect();
+    let found = bench(&[
+        "compare",
+        "plain",
+        "conn",
+        "--peers",
+        "sluice",
+        "--sluice",
+        sluice.to_str().unwrap(),
+        "--rounds",
+        "2",
+        "-d",
+        "200ms",
+        "-w",
+        "50ms",
+        "--out",
+        out.to_str().unwrap(),
+        "--proxy-cpu",
+        &cpus[0],
+        "--load-cpu",
+        &cpus[cpus.len() - 1],
+    ]);
+    let (text, told) =
+        (String::from_utf8(found.stdout).unwrap(), String::from_utf8(found.stderr).unwrap());
+    assert!(found.status.success(), "{text}{told}");
+    assert_eq!(told.matches("round 2/2 sluice").count(), 2, "{told}");
+    let report = json(&out.join("compare.json"));
+    for (scenario, name) in ["plain", "conn"].iter().enumerate() {
+        let runs = report["scenarios"][scenario]["runs"].as_array().unwrap();
+        let order: Vec<_> = runs.iter().map(|run| run["contender"].as_str().unwrap()).collect();
+        assert_eq!(order, ["direct", "sluice", "direct", "sluice"], "turns are taken");
+        assert!(
+            runs.iter().all(|run| run["failed"] == 0 && run["answered"].as_u64() > Some(0)),
+            "{runs:?}"
+        );
+        assert!(fs::read_to_string(out.join(format!("{name}.svg"))).unwrap().contains("sluice"));
+    }
+    assert_eq!(report["skipped"], serde_json::json!([]));
+    // The double works flat out behind a script: its time is found only in the process tree.
+    let proxied = &report["scenarios"][0]["runs"][1];
+    assert!(proxied["cpu_us_per_request"].as_f64() > Some(0.0), "{proxied}");
+    assert!(proxied["shares"]["proxy"].as_f64() > Some(0.01), "{proxied}");
+    let configuration = fs::read_to_string(out.join("runs/plain-1-sluice/sluice.toml")).unwrap();
+    assert!(configuration.starts_with("version = 1"));
+}
+
+#[test]
+fn a_missing_peer_is_skipped_aloud() {
+    let out = folder("skipped");
+    let found = bench(&[
+        "compare",
+        "--peers",
+        "sluice",
+        "--sluice",
+        "/nonexistent/sluice",
+        "--load-cpu",
+        "0",
+        "--out",
+        out.to_str().unwrap(),
+    ]);
+    let text = String::from_utf8(found.stderr).unwrap();
+    assert!(
+        text.contains("SKIPPED sluice: no sluice binary at /nonexistent/sluice: cargo build"),
+        "{text}"
+    );
+    assert!(!found.status.success());
+}

@@ -1,0 +1,194 @@
+//! The load against the origin over loopback, bounded by counts; what it says must be so.
+
+#![expect(clippy::unwrap_used, reason = "a test that cannot set itself up fails")]
+
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpListener};
+use std::num::NonZeroU32;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::Duration;
+
+use sluice_bench::http::request::Wish;
+use sluice_bench::load::{self, Arrivals, Failure, Head, Outcome, Pace, Target, Work};
+use sluice_bench::origin::{Origin, Settings};
+
+const QUICK: Settings = Settings {
+    wish: Wish { body_bytes: 128, delay: Duration::ZERO, status: 200 },
+    stall_every: 0,
+    stall: Duration::ZERO,
+};
+
+/// Bounded by `requests_max`; the minute is never used up.
+fn work(address: SocketAddr, path: &str, requests_max: u64) -> Work {
+    Work {
+        target: Target::resolve(&format!("http://{address}{path}"), false).unwrap(),
+        head: Head { method: "GET".parse().unwrap(), headers: Vec::new() },
+        body_bytes: 0,
+        connections: 8,
+        pace: Pace::Closed,
+        connect_each: false,
+        warm_up: Duration::ZERO,
+        duration: Duration::from_secs(60),
+        requests_max,
+        timeout: Duration::from_secs(30),
+        grace: Duration::from_secs(30),
+        seed: 1,
+    }
+}
+
+fn open(rate: u32) -> Pace {
+    Pace::Open { rate: NonZeroU32::new(rate).unwrap(), arrivals: Arrivals::Constant }
+}
+
+fn run(work: &Work) -> Outcome {
+    load::run(work, &AtomicBool::new(false), &mut |_| ()).unwrap()
+}
+
+/// Runs an origin around `act` and says how many requests it served.
+fn with_origin<T>(settings: Settings, act: impl FnOnce(SocketAddr) -> T) -> (T, u64) {
+    let origin = Origin::bind("127.0.0.1:0".parse().unwrap(), settings).unwrap();
+    let (address, stop) = (origin.address(), AtomicBool::new(false));
+    thread::scope(|scope| {
+        let served = scope.spawn(|| origin.run(&stop).unwrap());
+        let found = act(address);
+        stop.store(true, Ordering::Relaxed);
+        (found, served.join().unwrap())
+    })
+}
+
+/// Path, requests, status that comes back, and what is special about the work.
+type Case = (&'static str, u64, u16, fn(&mut Work));
+
+#[test]
+fn every_request_is_answered_and_counted_once() {
+    let cases: &[Case] = &[
+        ("/", 2_000, 200, |_| ()),
+        ("/", 300, 200, |work| work.connect_each = true),
+        ("/?status=503&size=0", 200, 503, |_| ()),
+        ("/?status=204", 200, 204, |_| ()),
+        ("/?size=300000", 50, 200, |_| ()),
+        ("/", 50, 200, |work| work.body_bytes = 300_000),
+        ("/", 200, 200, |work| work.head.method = "HEAD".parse().unwrap()),
+        ("/", 500, 200, |work| work.pace = open(5_000)),
+    ];
+    for (path, count, status, change) in cases {
+        let (outcome, served) = with_origin(QUICK, |address| {
+            let mut work = work(address, path, *count);
+            change(&mut work);
+            run(&work)
+        });
+        assert_eq!(
+            (outcome.answered, served, outcome.failed()),
+            (*count, *count, 0),
+            "{path} {outcome:?}"
+        );
+        assert_eq!(outcome.statuses.get(status), Some(count), "{path}");
+        assert_eq!((outcome.latency.count(), outcome.service.count()), (*count, *count), "{path}");
+    }
+}
+
+#[test]
+fn warm_up_requests_are_sent_and_not_counted() {
+    let (outcome, served) = with_origin(QUICK, |address| {
+        run(&Work {
+            warm_up: Duration::from_millis(100),
+            pace: open(1_000),
+            ..work(address, "/", 100)
+        })
+    });
+    assert_eq!((outcome.answered, served), (100, 200));
+}
+
+/// One connection, a request a millisecond, and one answer that takes 300 ms: some 300 requests
+/// were due meanwhile, and 200 of them 100 ms or more before they could be sent. Counted from the
+/// send, only the one that stalled was slow.
+#[test]
+fn a_stall_shows_in_every_request_that_was_due_meanwhile() {
+    let stalling = Settings { stall_every: 300, stall: Duration::from_millis(300), ..QUICK };
+    let (outcome, _) = with_origin(stalling, |address| {
+        run(&Work { connections: 1, pace: open(1_000), ..work(address, "/", 599) })
+    });
+    assert_eq!((outcome.answered, outcome.failed()), (599, 0));
+    let slow = Duration::from_millis(100);
+    let (from_due, from_sent) =
+        (outcome.latency.count_from(slow), outcome.service.count_from(slow));
+    assert!(from_due >= 190, "{from_due} from due");
+    assert!((1..=10).contains(&from_sent), "{from_sent} from sent");
+    assert!(outcome.latency.at_us(0.7) > outcome.service.at_us(0.99));
+}
+
+#[test]
+fn what_was_due_and_never_answered_is_not_forgotten() {
+    let never = Settings { wish: Wish { delay: Duration::from_secs(600), ..QUICK.wish }, ..QUICK };
+    let (outcome, _) = with_origin(never, |address| {
+        let (duration, grace) = (Duration::from_millis(100), Duration::from_millis(100));
+        run(&Work {
+            connections: 1,
+            pace: open(200),
+            duration,
+            grace,
+            ..work(address, "/", u64::MAX)
+        })
+    });
+    assert_eq!(outcome.failures.get(&Failure::Unanswered), Some(&1), "{outcome:?}");
+    assert_eq!(outcome.failures.get(&Failure::Unsent), Some(&19), "{outcome:?}");
+    // All twenty waited at least the grace time, and the percentiles say so.
+    assert_eq!(outcome.latency.count_from(Duration::from_millis(99)), 20);
+}
+
+#[test]
+fn a_request_without_an_answer_times_out() {
+    let never = Settings { wish: Wish { delay: Duration::from_secs(600), ..QUICK.wish }, ..QUICK };
+    let (outcome, _) = with_origin(never, |address| {
+        run(&Work { timeout: Duration::from_millis(50), ..work(address, "/", 8) })
+    });
+    assert_eq!(outcome.failures.get(&Failure::Timeout), Some(&8), "{outcome:?}");
+}
+
+#[test]
+fn failures_are_told_apart() {
+    let cases: &[(&[u8], Failure)] = &[
+        (b"SSH-2.0-x\r\n", Failure::Malformed),
+        (b"HTTP/1.1 200 OK\r\nContent-Length: 1\r\n\r\nxy", Failure::Malformed),
+        (b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nx", Failure::Closed),
+        (b"", Failure::Closed),
+    ];
+    for (reply, expected) in cases {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap();
+        let outcome = thread::scope(|scope| {
+            scope.spawn(|| {
+                for _ in 0..3 {
+                    let (mut stream, _) = listener.accept().unwrap();
+                    // The request first: closing on unread bytes would reset the connection.
+                    let mut request = Vec::new();
+                    while !request.ends_with(b"\r\n\r\n") {
+                        let mut byte = [0];
+                        stream.read_exact(&mut byte).unwrap();
+                        request.push(byte[0]);
+                    }
+                    stream.write_all(reply).unwrap();
+                }
+            });
+            run(&Work { connections: 1, ..work(address, "/", 3) })
+        });
+        assert_eq!(
+            outcome.failures.get(expected),
+            Some(&3),
+            "{} {outcome:?}",
+            reply.escape_ascii()
+        );
+    }
+    let closed = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let outcome = run(&Work { connections: 1, ..work(closed, "/", 3) });
+    assert_eq!(outcome.failures.get(&Failure::Connect), Some(&3), "{outcome:?}");
+}
+
+#[test]
+fn a_set_stop_ends_a_run_at_once() {
+    let (outcome, _) = with_origin(QUICK, |address| {
+        load::run(&work(address, "/", u64::MAX), &AtomicBool::new(true), &mut |_| ()).unwrap()
+    });
+    assert_eq!(outcome.failed(), 0);
+}

@@ -1,0 +1,106 @@
+//! What the control thread knows and may be asked: the one thing that the control loop and the
+//! admin API share. Both run on the control thread, so no lock is ever waited for.
+
+use std::net::SocketAddr;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use metrics_exporter_prometheus::PrometheusHandle;
+use tokio::sync::{mpsc, oneshot};
+
+use super::fleet::Fleet;
+use super::source::Token;
+use crate::clock::{self, Clock};
+use crate::exit::Failure;
+
+#[derive(Debug)]
+pub(crate) struct Desk {
+    pub(crate) clock: Clock,
+    /// Since 1970.
+    pub(crate) started: Duration,
+    pub(crate) prometheus: PrometheusHandle,
+    fleet: Mutex<Fleet>,
+    standing: Mutex<Standing>,
+    asks: mpsc::UnboundedSender<Ask>,
+}
+
+/// How things stand.
+#[derive(Debug)]
+pub(crate) struct Standing {
+    pub(crate) phase: Phase,
+    /// What messages call the configuration's source.
+    pub(crate) source: String,
+    pub(crate) admin: Option<SocketAddr>,
+    /// When the configuration that serves was taken up, since 1970.
+    pub(crate) adopted: Duration,
+    /// The last reload failed: when, and why. What serves is older than the source.
+    pub(crate) refused: Option<(Duration, String)>,
+    pub(crate) token: Option<Token>,
+    pub(crate) restarts: u64,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Phase {
+    Starting,
+    Serving,
+    Draining,
+}
+
+/// What the admin API asks of the control loop.
+#[derive(Debug)]
+pub(crate) enum Ask {
+    /// Answered by the number of the configuration that serves then.
+    Reload(oneshot::Sender<Result<u64, Failure>>),
+}
+
+impl Phase {
+    pub(crate) const fn name(self) -> &'static str {
+        match self {
+            Self::Starting => "starting",
+            Self::Serving => "serving",
+            Self::Draining => "draining",
+        }
+    }
+}
+
+impl Standing {
+    pub(crate) fn starting(
+        source: String,
+        admin: Option<SocketAddr>,
+        token: Option<Token>,
+    ) -> Self {
+        let (phase, adopted) = (Phase::Starting, clock::since_1970());
+        Self { phase, source, admin, adopted, refused: None, token, restarts: 0 }
+    }
+}
+
+impl Desk {
+    pub(crate) fn new(
+        clock: Clock,
+        prometheus: PrometheusHandle,
+        fleet: Fleet,
+        standing: Standing,
+        asks: mpsc::UnboundedSender<Ask>,
+    ) -> Self {
+        let started = clock::since_1970();
+        let (fleet, standing) = (Mutex::new(fleet), Mutex::new(standing));
+        Self { clock, started, prometheus, fleet, standing, asks }
+    }
+
+    /// Not to be held across an await.
+    pub(crate) fn fleet(&self) -> MutexGuard<'_, Fleet> {
+        self.fleet.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Not to be held across an await.
+    pub(crate) fn standing(&self) -> MutexGuard<'_, Standing> {
+        self.standing.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// None: the process is about to end.
+    pub(crate) async fn reload(&self) -> Option<Result<u64, Failure>> {
+        let (tell, told) = oneshot::channel();
+        self.asks.send(Ask::Reload(tell)).ok()?;
+        told.await.ok()
+    }
+}

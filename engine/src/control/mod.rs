@@ -1,0 +1,19 @@
+//! The control thread: starts the workers, hands them configurations, answers for them, stops
+//! them. Never on the path of a request.
+
+mod banner;
+pub(crate) mod bind;
+pub(crate) mod desk;
+mod ears;
+#[cfg(test)]
+pub(crate) mod fixture;
+pub(crate) mod fleet;
+mod notify;
+mod reload;
+pub(crate) mod socket;
+pub(crate) mod source;
+mod start;
+mod steward;
+
+pub(crate) use banner::ranges;
+pub(crate) use start::{Order, run};

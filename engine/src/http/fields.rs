@@ -1,0 +1,117 @@
+//! Field names that mean something to a gateway. Everything else is passed on as it came.
+
+/// What is to be done with a field on its way through.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Kind {
+    /// Passed on, spelling and all.
+    Plain,
+    /// Between two neighbours only (RFC 9110 section 7.6.1), or written anew by us, or not to be
+    /// believed from a client.
+    Drop,
+    Host,
+    ForwardedFor,
+    ForwardedProto,
+    ForwardedHost,
+    Forwarded,
+    RequestId,
+    TraceParent,
+    Date,
+}
+
+/// A name that the parser itself must look at.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Known {
+    Connection,
+    ContentLength,
+    TransferEncoding,
+    Expect,
+    UserAgent,
+    Other(Kind),
+}
+
+/// Identity that only the gateway may speak of; the operator can name more.
+const IDENTITY_PREFIXES: [&[u8]; 2] = [b"x-user-", b"x-internal-"];
+
+/// Names compare without case.
+pub(crate) fn known(name: &[u8]) -> Known {
+    let Some(first) = name.first() else { return Known::Other(Kind::Plain) };
+    // The first letter decides for most fields, before any comparison of names.
+    let candidates: &[(&[u8], Known)] = match first.to_ascii_lowercase() {
+        b'c' => &[(b"connection", Known::Connection), (b"content-length", Known::ContentLength)],
+        b'd' => &[(b"date", Known::Other(Kind::Date))],
+        b'e' => &[(b"expect", Known::Expect)],
+        b'f' => &[(b"forwarded", Known::Other(Kind::Forwarded))],
+        b'h' => {
+            &[(b"host", Known::Other(Kind::Host)), (b"http2-settings", Known::Other(Kind::Drop))]
+        }
+        b'k' => &[(b"keep-alive", Known::Other(Kind::Drop))],
+        b'p' => &[
+            (b"proxy-connection", Known::Other(Kind::Drop)),
+            (b"proxy-authorization", Known::Other(Kind::Drop)),
+            (b"proxy-authenticate", Known::Other(Kind::Drop)),
+        ],
+        b't' => &[
+            (b"te", Known::Other(Kind::Drop)),
+            (b"traceparent", Known::Other(Kind::TraceParent)),
+            (b"transfer-encoding", Known::TransferEncoding),
+        ],
+        b'u' => &[(b"user-agent", Known::UserAgent), (b"upgrade", Known::Other(Kind::Drop))],
+        b'x' => &[
+            (b"x-request-id", Known::Other(Kind::RequestId)),
+            (b"x-forwarded-for", Known::Other(Kind::ForwardedFor)),
+            (b"x-forwarded-proto", Known::Other(Kind::ForwardedProto)),
+            (b"x-forwarded-host", Known::Other(Kind::ForwardedHost)),
+            (b"x-tenant-id", Known::Other(Kind::Drop)),
+        ],
+        _ => return Known::Other(Kind::Plain),
+    };
+    for (candidate, known) in candidates {
+        if candidate.eq_ignore_ascii_case(name) {
+            return *known;
+        }
+    }
+    let identity = |prefix: &&[u8]| {
+        name.get(..prefix.len()).is_some_and(|start| start.eq_ignore_ascii_case(prefix))
+    };
+    Known::Other(match IDENTITY_PREFIXES.iter().any(|p| identity(p)) {
+        true => Kind::Drop,
+        false => Kind::Plain,
+    })
+}
+
+/// The elements of a comma-separated list (RFC 9110 section 5.6.1), without their white space.
+pub(crate) fn list(value: &[u8]) -> impl Iterator<Item = &[u8]> {
+    value.split(|b| *b == b',').map(<[u8]>::trim_ascii).filter(|e| !e.is_empty())
+}
+
+/// `token` of RFC 9110 section 5.6.2.
+pub(crate) fn is_token(text: &[u8]) -> bool {
+    !text.is_empty()
+        && text.iter().all(|b| b.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(b))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_known_in_any_case() {
+        let table: [(&str, Known); 12] = [
+            ("Connection", Known::Connection),
+            ("CONTENT-LENGTH", Known::ContentLength),
+            ("transfer-encoding", Known::TransferEncoding),
+            ("Keep-Alive", Known::Other(Kind::Drop)),
+            ("TE", Known::Other(Kind::Drop)),
+            ("Upgrade", Known::Other(Kind::Drop)),
+            ("X-User-Id", Known::Other(Kind::Drop)),
+            ("x-internal-auth", Known::Other(Kind::Drop)),
+            ("X-Tenant-Id", Known::Other(Kind::Drop)),
+            ("X-Username", Known::Other(Kind::Plain)),
+            ("Accept", Known::Other(Kind::Plain)),
+            ("", Known::Other(Kind::Plain)),
+        ];
+        for (name, expected) in table {
+            assert_eq!(known(name.as_bytes()), expected, "{name}");
+        }
+    }
+}

@@ -1,0 +1,349 @@
+//! HTTP/1.0 and 1.1 towards clients: one connection, one request after the other.
+
+mod exchange;
+mod source;
+
+use std::net::{IpAddr, SocketAddr};
+use std::rc::Rc;
+
+use sluice_policy::facts::Body;
+
+pub(crate) use source::Source;
+
+use super::answer::Page;
+use super::head::Head;
+use super::parse::{self, BadHead, Scan, Scanned};
+use super::write::{Passport, ResponseExtras};
+use super::{ClientFault, Exchange, answer, forward};
+use crate::proxy;
+use crate::runtime::{Reader, SPARE, Socket, Writer};
+use crate::sweep::{Until, Watch};
+use crate::worker::{Current, Worker};
+
+/// One client's connection.
+#[derive(Debug)]
+pub(crate) struct Connection {
+    worker: Rc<Worker>,
+    // The deadline goes before the descriptor it guards.
+    watch: Rc<Watch>,
+    /// Away while a body is being read elsewhere.
+    reader: Option<Reader>,
+    writer: Writer,
+    peer: IpAddr,
+    /// The configuration that the current request began under.
+    current: Rc<Current>,
+    head: Head,
+    passport: Option<Passport>,
+    body: BodyState,
+    /// Bytes of the next request that came while this one was in progress.
+    ahead: Option<Vec<u8>>,
+    /// The client sends no more.
+    ended: bool,
+    /// Nothing may follow the current response.
+    closing: bool,
+}
+
+/// What became of the current request's body.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum BodyState {
+    Nothing,
+    Whole { bytes: usize },
+    Coming,
+    Away,
+    Back { received: u64, whole: bool },
+}
+
+/// What reading a head came to.
+enum Arrival {
+    Head,
+    Bad(BadHead),
+    /// Nothing more comes: closed, or silent for too long between requests.
+    Over,
+}
+
+/// After an answer that the client did not wait for, this much of what it still sends is thrown
+/// away before the connection is closed: closing at once would reset it, and the answer with it.
+const LINGER_BYTES: usize = 1 << 20;
+
+/// And no longer than this.
+const LINGER: std::time::Duration = std::time::Duration::from_secs(2);
+
+/// A body that nobody wants is read to its end when no more than this is left, so that the
+/// connection can be kept.
+const DRAIN_BYTES: u64 = 64 * 1024;
+
+/// Serve a connection to its end.
+pub(crate) async fn serve(worker: Rc<Worker>, socket: Socket, peer: SocketAddr) {
+    let mut connection = Connection::new(worker, socket, peer);
+    let mut first = true;
+    loop {
+        match connection.arrive(first).await {
+            Arrival::Head => {}
+            Arrival::Bad(bad) => {
+                connection.refuse(bad).await;
+                return connection.linger().await;
+            }
+            Arrival::Over => return,
+        }
+        first = false;
+        let worker = Rc::clone(&connection.worker);
+        proxy::serve(&worker, &mut connection).await;
+        if !connection.finish().await {
+            return connection.linger().await;
+        }
+    }
+}
+
+impl Connection {
+    fn new(worker: Rc<Worker>, socket: Socket, peer: SocketAddr) -> Self {
+        let watch = Rc::new(worker.sweeper.watch(socket.shutter));
+        let current = worker.current();
+        let mut head = Head::default();
+        head.text = worker.buffers.small();
+        Self {
+            worker,
+            watch,
+            reader: Some(socket.reader),
+            writer: socket.writer,
+            peer: peer.ip(),
+            current,
+            head,
+            passport: None,
+            body: BodyState::Nothing,
+            ahead: None,
+            ended: false,
+            closing: false,
+        }
+    }
+
+    /// Wait for a whole head and understand it.
+    async fn arrive(&mut self, first: bool) -> Arrival {
+        let mut scan = Scan::default();
+        let mut waiting = false;
+        loop {
+            match scan.run(&self.head.text) {
+                Scanned::Head(end) if end <= self.current.head_bytes => {
+                    return self.understand(end);
+                }
+                Scanned::BareLf => return bad(400, "request.malformed"),
+                // Too long: which part of it says which status.
+                Scanned::Head(_) => return self.too_long(),
+                Scanned::More if self.head.text.len() >= self.current.head_bytes => {
+                    return self.too_long();
+                }
+                Scanned::More => {}
+            }
+            if !waiting {
+                waiting = true;
+                let server = &self.current.config.server;
+                let (span, until) = match (self.head.text.is_empty(), first) {
+                    (true, false) => (server.idle_timeout, Until::Idle),
+                    // A client that has said nothing yet may be one that never will.
+                    (true, true) => (server.header_timeout, Until::Idle),
+                    (false, _) => (server.header_timeout, Until::Read),
+                };
+                self.watch.set(self.worker.now_cached().at, span, until);
+            }
+            let empty = self.head.text.is_empty();
+            if !self.read_on().await {
+                let slow = !empty && self.watch.fired();
+                return if slow { bad(408, "request.slow") } else { Arrival::Over };
+            }
+            // The first byte starts the head's own clock.
+            waiting &= !empty;
+            if empty {
+                self.current = self.worker.current();
+            }
+        }
+    }
+
+    fn too_long(&self) -> Arrival {
+        let line = memchr::memchr(b'\n', &self.head.text).unwrap_or(self.head.text.len());
+        match line < self.current.head_bytes {
+            true => bad(431, "request.head"),
+            false => bad(414, "request.target"),
+        }
+    }
+
+    /// Append what comes next to the head's text. False: nothing more comes.
+    async fn read_on(&mut self) -> bool {
+        let buffer = match self.ahead.take() {
+            Some(buffer) => buffer,
+            None if self.ended => return false,
+            None => {
+                let Some(reader) = self.reader.as_mut() else { return false };
+                if !reader.armed() {
+                    let mut text = std::mem::take(&mut self.head.text);
+                    text.reserve(SPARE + 1);
+                    reader.arm(text);
+                }
+                let (result, buffer) = reader.armed_read().await;
+                if !matches!(result, Ok(n) if n > 0) {
+                    self.ended = true;
+                    self.head.text = buffer;
+                    return false;
+                }
+                buffer
+            }
+        };
+        self.worker.tick_clock();
+        if self.head.text.is_empty() {
+            let old = std::mem::replace(&mut self.head.text, buffer);
+            self.worker.buffers.give(old);
+        } else {
+            self.head.text.extend_from_slice(&buffer);
+            self.worker.buffers.give(buffer);
+        }
+        true
+    }
+
+    fn understand(&mut self, end: usize) -> Arrival {
+        self.watch.clear();
+        if let Err(bad) = parse::request(&mut self.head, end, self.current.head_rules()) {
+            return Arrival::Bad(bad);
+        }
+        let here = self.head.text.len() - end;
+        self.body = match self.head.body {
+            Body::Empty => BodyState::Nothing,
+            Body::Length(n) if n <= here as u64 => {
+                BodyState::Whole { bytes: usize::try_from(n).unwrap_or(here) }
+            }
+            Body::Length(_) | Body::Unknown => BodyState::Coming,
+        };
+        self.closing = !self.head.keep_alive;
+        self.current.strip_identity(&mut self.head);
+        let trusted = &self.current.config.server.trusted_proxies;
+        let from = forward::client(self.peer, self.head.headers(), trusted);
+        self.passport = Some(Passport::new(&self.worker.ids, &self.head, self.peer, from));
+        Arrival::Head
+    }
+
+    /// Answer a head that could not be understood. Nothing of it reached policy or an upstream.
+    async fn refuse(&mut self, refused: BadHead) {
+        self.closing = true;
+        let id = self.worker.ids.id();
+        let mut page = Page::problem(refused.status, refused.code, &id);
+        page.close = true;
+        let date = self.worker.date();
+        let extras = ResponseExtras {
+            chunked: false,
+            connection: Some("close"),
+            request_id: &id,
+            limit: None,
+            date: &date,
+            edit: None,
+        };
+        let mut out = self.worker.buffers.small();
+        answer::write(&mut out, &page, &extras, false);
+        let bytes = page.body.bytes().len() as u64;
+        self.send(out, 0).await;
+        self.worker.refused(&self.current, self.peer, refused, &id, bytes);
+    }
+
+    /// Get ready for the next request. False: there is to be none.
+    async fn finish(&mut self) -> bool {
+        self.passport = None;
+        if self.closing || self.ended && self.ahead.is_none() && !self.has_more() {
+            return false;
+        }
+        let consumed = match self.body {
+            BodyState::Nothing | BodyState::Back { whole: true, .. } => self.head.end,
+            BodyState::Whole { bytes } => self.head.end + bytes,
+            BodyState::Coming => {
+                if !self.drain().await {
+                    return false;
+                }
+                self.head.end
+            }
+            BodyState::Away | BodyState::Back { whole: false, .. } => return false,
+        };
+        self.head.forget(consumed);
+        true
+    }
+
+    fn has_more(&self) -> bool {
+        self.head.text.len() > self.head.end
+    }
+
+    /// Read a body that nobody took to its end, if that is not far.
+    async fn drain(&mut self) -> bool {
+        let Some(mut source) = self.take_body(Some(DRAIN_BYTES)) else { return false };
+        let worker = Rc::clone(&self.worker);
+        loop {
+            let mut spare = Some(worker.buffers.large());
+            let next = std::future::poll_fn(|cx| source.poll_next(&worker, &mut spare, cx)).await;
+            match next {
+                Ok(piece) => {
+                    worker.buffers.give(piece.buffer);
+                    if piece.last {
+                        self.give_body(source);
+                        return true;
+                    }
+                }
+                Err(
+                    ClientFault::BadBody
+                    | ClientFault::TooLarge
+                    | ClientFault::Slow
+                    | ClientFault::Gone,
+                ) => {
+                    self.give_body(source);
+                    return false;
+                }
+            }
+        }
+    }
+
+    /// Whether the connection can outlive an answer given now.
+    fn can_stay(&self) -> bool {
+        let body_ok = match self.body {
+            BodyState::Nothing | BodyState::Whole { .. } | BodyState::Back { whole: true, .. } => {
+                true
+            }
+            BodyState::Coming => {
+                // A client that waits for 100 may or may not send: nobody can tell what follows.
+                !self.head.expects && matches!(self.head.body, Body::Length(n) if n <= DRAIN_BYTES)
+            }
+            BodyState::Away | BodyState::Back { whole: false, .. } => false,
+        };
+        body_ok && !self.closing && !self.ended && !self.worker.stop.stopped()
+    }
+
+    /// Send `bytes[from..]`. False: the client is gone, or takes nothing.
+    async fn send(&mut self, bytes: Vec<u8>, from: usize) -> bool {
+        let timeout = self.current.config.server.write_timeout;
+        self.watch.set(self.worker.now_cached().at, timeout, Until::Both);
+        let (result, buffer) = self.writer.write_all(bytes, from).await;
+        self.worker.buffers.give(buffer);
+        self.watch.clear();
+        result.is_ok()
+    }
+
+    /// Close so that what was sent arrives even if the client is still sending.
+    async fn linger(mut self) {
+        self.writer.finish().await;
+        if self.ended {
+            return;
+        }
+        let Some(mut reader) = self.reader.take() else { return };
+        self.watch.set(self.worker.now_cached().at, LINGER, Until::Both);
+        let mut thrown = 0;
+        let mut buffer = std::mem::take(&mut self.head.text);
+        while thrown < LINGER_BYTES {
+            if !reader.armed() {
+                buffer.clear();
+                buffer.reserve(SPARE + 1);
+                reader.arm(std::mem::take(&mut buffer));
+            }
+            let (result, filled) = reader.armed_read().await;
+            match result {
+                Ok(n) if n > 0 => thrown += n,
+                Ok(_) | Err(_) => return,
+            }
+            buffer = filled;
+        }
+    }
+}
+
+fn bad(status: u16, code: &'static str) -> Arrival {
+    Arrival::Bad(BadHead { status, code })
+}

@@ -1,0 +1,280 @@
+//! An HTTP/1 connection as the exchange in progress on it.
+
+use std::future::poll_fn;
+use std::rc::Rc;
+use std::task::{Context, Poll};
+
+use sluice_policy::flight::Finish;
+
+use super::{BodyState, Connection, Source};
+use crate::buffer::{self, HEADROOM, SMALL};
+use crate::http::answer::{self, Page};
+use crate::http::body::{self, Decoder, Encoder};
+use crate::http::head::{Head, Version};
+use crate::http::parse::{Framing, ResponseHead};
+use crate::http::write::{self, Passport, ResponseExtras};
+use crate::http::{Exchange, Pending, Sent, Told};
+use crate::upstream::response::{Cut, Piece, Response};
+
+impl Exchange for Connection {
+    fn head(&self) -> &Head {
+        &self.head
+    }
+
+    fn passport(&self) -> &Passport {
+        self.passport.as_ref().expect("set when the head was understood")
+    }
+
+    fn body(&self) -> Pending<'_> {
+        match self.body {
+            BodyState::Nothing => Pending::Nothing,
+            BodyState::Whole { bytes } => {
+                let from = self.head.end;
+                Pending::Whole(self.head.text.get(from..from + bytes).unwrap_or_default())
+            }
+            BodyState::Coming => Pending::Coming,
+            BodyState::Away | BodyState::Back { .. } => Pending::Taken,
+        }
+    }
+
+    fn take_body(&mut self, bytes_max: Option<u64>) -> Option<Source> {
+        if self.body != BodyState::Coming {
+            return None;
+        }
+        let reader = self.reader.take()?;
+        let framing = match self.head.body {
+            sluice_policy::facts::Body::Empty => Framing::None,
+            sluice_policy::facts::Body::Length(n) => Framing::Length(n),
+            sluice_policy::facts::Body::Unknown => Framing::Chunked,
+        };
+        let mut first = buffer::with_headroom(self.worker.buffers.large());
+        first.extend_from_slice(&self.head.text[self.head.end..]);
+        self.head.text.truncate(self.head.end);
+        self.body = BodyState::Away;
+        Some(Source::new(
+            reader,
+            Rc::clone(&self.watch),
+            Decoder::new(framing),
+            first,
+            bytes_max,
+            self.current.config.server.read_timeout,
+        ))
+    }
+
+    fn give_body(&mut self, source: Source) {
+        self.body = BodyState::Back { received: source.received, whole: source.done };
+        self.closing |= !source.done;
+        self.head.text.extend_from_slice(&source.excess);
+        self.reader = Some(source.reader);
+    }
+
+    fn poll_gone(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        let Some(reader) = self.reader.as_mut() else { return Poll::Pending };
+        if self.ahead.is_some() || self.ended || self.body == BodyState::Coming {
+            return Poll::Pending;
+        }
+        if !reader.armed() {
+            reader.arm(self.worker.buffers.small());
+        }
+        let Poll::Ready((result, buffer)) = reader.poll_read(cx) else { return Poll::Pending };
+        match result {
+            Ok(n) if n > 0 => {
+                self.ahead = Some(buffer);
+                Poll::Pending
+            }
+            // Who asked for one response alone may have closed its own side to say so.
+            Ok(_) if !self.head.keep_alive => {
+                self.ended = true;
+                Poll::Pending
+            }
+            Ok(_) | Err(_) => {
+                self.ended = true;
+                self.closing = true;
+                Poll::Ready(())
+            }
+        }
+    }
+
+    async fn interim(&mut self, text: &[u8], head: &ResponseHead) -> bool {
+        if self.head.version == Version::Http10 {
+            return true;
+        }
+        let mut out = self.worker.buffers.small();
+        write::interim(&mut out, text, head);
+        self.send(out, 0).await
+    }
+
+    async fn relay(&mut self, mut response: Response, told: Told<'_>) -> Sent {
+        let old = self.head.version == Version::Http10;
+        let (encoder, close) = match response.framing() {
+            Framing::None | Framing::Length(_) => (Encoder::Plain, false),
+            Framing::Chunked | Framing::Close if old => (Encoder::Plain, true),
+            Framing::Chunked | Framing::Close => (Encoder::Chunked, false),
+        };
+        // A response may begin before the request has ended; whether the connection can be kept
+        // is known only when both have.
+        let stays = !close && (self.can_stay() || self.body == BodyState::Away && !self.closing);
+        self.closing |= !stays;
+        let status = response.head().status;
+        let mut out = match response.text().len() {
+            0..=HEAD_AND_MORE => self.worker.buffers.small(),
+            _ => self.worker.buffers.large(),
+        };
+        let date = self.worker.date();
+        let extras = ResponseExtras {
+            chunked: encoder == Encoder::Chunked,
+            connection: connection_option(stays, old),
+            request_id: self.passport().request_id(&self.head),
+            limit: told.limit,
+            date: &date,
+            edit: told.edit,
+        };
+        write::response(&mut out, response.text(), response.head(), &extras);
+        let Ok(first) = response.first() else {
+            self.worker.buffers.give(out);
+            return self.malformed(response).await;
+        };
+        let mut bytes = first.len() as u64;
+        match encoder {
+            Encoder::Plain => out.extend_from_slice(first),
+            Encoder::Chunked => body::append_chunk(&mut out, first),
+        }
+        if response.done() && encoder == Encoder::Chunked {
+            body::end_chunks(&mut out, response.trailers());
+        }
+        let mut finish = Finish::Whole;
+        if !self.send(out, 0).await {
+            finish = Finish::ClientGone;
+        } else if !response.done() {
+            let (more, how) = self.stream(&mut response, encoder).await;
+            bytes += more;
+            finish = how;
+        }
+        self.conclude(response, finish).await;
+        Sent { status: Some(status), bytes, finish }
+    }
+
+    async fn answer(&mut self, page: &Page, told: Told<'_>) -> Sent {
+        let stays = self.can_stay() && !page.close;
+        self.closing |= !stays;
+        let old = self.head.version == Version::Http10;
+        let date = self.worker.date();
+        let extras = ResponseExtras {
+            chunked: false,
+            connection: connection_option(stays, old),
+            request_id: self.passport().request_id(&self.head),
+            limit: told.limit,
+            date: &date,
+            edit: told.edit,
+        };
+        let bodiless = self.head.method() == "HEAD";
+        let mut out = self.worker.buffers.small();
+        answer::write(&mut out, page, &extras, bodiless);
+        let bytes = if bodiless { 0 } else { page.body.bytes().len() as u64 };
+        if self.send(out, 0).await {
+            Sent { status: Some(page.status), bytes, finish: Finish::Whole }
+        } else {
+            self.closing = true;
+            Sent::GONE
+        }
+    }
+
+    fn bytes_in(&self) -> u64 {
+        match self.body {
+            BodyState::Nothing | BodyState::Coming | BodyState::Away => 0,
+            BodyState::Whole { bytes } => bytes as u64,
+            BodyState::Back { received, .. } => received,
+        }
+    }
+}
+
+/// A head of up to this much, and what came with it, leave room for the fields we add in a small
+/// buffer.
+const HEAD_AND_MORE: usize = SMALL - 2048;
+
+impl Connection {
+    /// Pass pieces on as they come, each read only after the last was written. Returns the payload
+    /// passed, and how it ended.
+    async fn stream(&mut self, response: &mut Response, encoder: Encoder) -> (u64, Finish) {
+        let worker = Rc::clone(&self.worker);
+        let timeout = self.current.config.server.write_timeout;
+        let mut bytes = 0;
+        let mut spare = Some(worker.buffers.large());
+        let finish = loop {
+            let piece = match self.next_piece(response, &mut spare).await {
+                Ok(Some(piece)) => piece,
+                Ok(None) => break Finish::ClientGone,
+                Err(Cut::Closed | Cut::Malformed | Cut::Idle) => {
+                    worker.cells.upstream_cut.add(1);
+                    break Finish::UpstreamCut;
+                }
+            };
+            let (mut buffer, last) = (piece.buffer, piece.last);
+            bytes += (buffer.len() - HEADROOM) as u64;
+            let trailers = if last { Some(response.trailers()) } else { None };
+            let from = encoder.frame(&mut buffer, HEADROOM, trailers);
+            self.watch.set(worker.now_cached().at, timeout, crate::sweep::Until::Both);
+            let (result, buffer) = self.writer.write_all(buffer, from).await;
+            spare = Some(buffer);
+            if result.is_err() {
+                break Finish::ClientGone;
+            }
+            if last {
+                break Finish::Whole;
+            }
+            self.watch.clear();
+        };
+        self.watch.clear();
+        if let Some(spare) = spare {
+            worker.buffers.give(spare);
+        }
+        (bytes, finish)
+    }
+
+    /// None: the client has left.
+    async fn next_piece(
+        &mut self,
+        response: &mut Response,
+        spare: &mut Option<Vec<u8>>,
+    ) -> Result<Option<Piece>, Cut> {
+        let worker = Rc::clone(&self.worker);
+        poll_fn(|cx| {
+            if let Poll::Ready(next) = response.poll_next(&worker, spare, cx) {
+                return Poll::Ready(next.map(Some));
+            }
+            self.poll_gone(cx).map(|()| Ok(None))
+        })
+        .await
+    }
+
+    /// Bring body and connection home after a response.
+    async fn conclude(&mut self, mut response: Response, finish: Finish) {
+        if finish != Finish::Whole {
+            self.closing = true;
+        }
+        if let Some(uploaded) = response.settle_upload().await {
+            self.give_body(uploaded.source);
+        }
+        let worker = Rc::clone(&self.worker);
+        if finish == Finish::Whole {
+            response.end(&worker);
+        }
+    }
+
+    /// The first bytes of the body are no body, and nothing of the response has been sent yet.
+    async fn malformed(&mut self, response: Response) -> Sent {
+        self.conclude(response, Finish::UpstreamCut).await;
+        let id = self.passport().request_id(&self.head).to_vec();
+        let page = Page::problem(502, "upstream.malformed", &id);
+        self.answer(&page, Told::default()).await
+    }
+}
+
+/// HTTP/1.1 persists unless told otherwise, HTTP/1.0 the other way round.
+fn connection_option(stays: bool, old: bool) -> Option<&'static str> {
+    match (stays, old) {
+        (false, _) => Some("close"),
+        (true, true) => Some("keep-alive"),
+        (true, false) => None,
+    }
+}

@@ -1,0 +1,122 @@
+//! A request's body as it comes over an HTTP/1 connection.
+
+use std::rc::Rc;
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
+
+use crate::buffer::{self, HEADROOM};
+use crate::http::ClientFault;
+use crate::http::body::Decoder;
+use crate::runtime::Reader;
+use crate::sweep::{Until, Watch};
+use crate::upstream::response::Piece;
+use crate::worker::Worker;
+
+/// Holds the connection's reading side until the body has come, or is given up.
+#[derive(Debug)]
+pub(crate) struct Source {
+    pub(super) reader: Reader,
+    pub(super) watch: Rc<Watch>,
+    decoder: Decoder,
+    /// What came with the head, with room in front.
+    first: Option<Vec<u8>>,
+    bytes_max: Option<u64>,
+    read_timeout: Duration,
+    /// Payload so far.
+    pub(super) received: u64,
+    /// What came after the body.
+    pub(super) excess: Vec<u8>,
+    pub(super) done: bool,
+}
+
+impl Source {
+    pub(super) fn new(
+        reader: Reader,
+        watch: Rc<Watch>,
+        decoder: Decoder,
+        first: Vec<u8>,
+        bytes_max: Option<u64>,
+        read_timeout: Duration,
+    ) -> Self {
+        Self {
+            reader,
+            watch,
+            decoder,
+            first: Some(first),
+            bytes_max,
+            read_timeout,
+            received: 0,
+            excess: Vec::new(),
+            done: false,
+        }
+    }
+
+    /// Trailer lines, once the last piece has come.
+    pub(crate) fn trailers(&self) -> &[u8] {
+        self.decoder.trailers()
+    }
+
+    /// The next payload, read into `spare`, which must be there when no read is under way. May be
+    /// called again with another context; not after the last piece or a fault.
+    pub(crate) fn poll_next(
+        &mut self,
+        worker: &Worker,
+        spare: &mut Option<Vec<u8>>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Result<Piece, ClientFault>> {
+        loop {
+            let buffer = match self.first.take() {
+                Some(first) if first.len() > HEADROOM => first,
+                first => {
+                    if let Some(first) = first {
+                        worker.buffers.give(first);
+                    }
+                    ready!(self.poll_read(worker, spare, cx))?
+                }
+            };
+            let piece = self.decode(buffer)?;
+            if piece.buffer.len() > HEADROOM || piece.last {
+                self.watch.clear();
+                if let Some(unused) = spare.take() {
+                    worker.buffers.give(unused);
+                }
+                return Poll::Ready(Ok(piece));
+            }
+            *spare = Some(piece.buffer);
+        }
+    }
+
+    fn poll_read(
+        &mut self,
+        worker: &Worker,
+        spare: &mut Option<Vec<u8>>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Result<Vec<u8>, ClientFault>> {
+        if !self.reader.armed() {
+            let spare = spare.take().unwrap_or_else(|| worker.buffers.large());
+            self.watch.set(worker.now().at, self.read_timeout, Until::Read);
+            self.reader.arm(buffer::with_headroom(spare));
+        }
+        let (result, buffer) = ready!(self.reader.poll_read(cx));
+        Poll::Ready(match result {
+            Ok(n) if n > 0 => Ok(buffer),
+            Ok(_) | Err(_) if self.watch.fired() => Err(ClientFault::Slow),
+            Ok(_) | Err(_) => Err(ClientFault::Gone),
+        })
+    }
+
+    fn decode(&mut self, mut buffer: Vec<u8>) -> Result<Piece, ClientFault> {
+        let bytes = &mut buffer[HEADROOM..];
+        let decoded = self.decoder.decode(bytes).map_err(|_| ClientFault::BadBody)?;
+        self.received += decoded.payload as u64;
+        if self.bytes_max.is_some_and(|max| self.received > max) {
+            return Err(ClientFault::TooLarge);
+        }
+        if decoded.done {
+            self.done = true;
+            self.excess.extend_from_slice(&bytes[decoded.consumed..]);
+        }
+        buffer.truncate(HEADROOM + decoded.payload);
+        Ok(Piece { buffer, last: decoded.done })
+    }
+}

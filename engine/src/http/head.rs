@@ -1,0 +1,149 @@
+//! One request's head: its text, where things lie in it, and what it means. Kept and used again
+//! for the next request of the connection, so that a warm one allocates nothing.
+
+use std::net::IpAddr;
+
+use sluice_policy::facts::{Body, Facts, Field, Headers};
+
+use super::fields::Kind;
+
+/// Byte offsets, end exclusive.
+pub(crate) type Span = (u32, u32);
+
+/// A request's head. `text` may hold more than the head: what follows starts at `end`.
+#[derive(Debug, Default)]
+pub(crate) struct Head {
+    pub(crate) text: Vec<u8>,
+    /// Length of the head, its empty line included; 0 while it has not all come.
+    pub(crate) end: usize,
+    pub(crate) method: Span,
+    /// Path and query as received; in an absolute form the part after the authority.
+    pub(crate) target: Span,
+    /// Offset of the `?` in the text; the target's end when there is none.
+    pub(crate) query_at: u32,
+    /// Where the authority of an absolute form lies.
+    pub(crate) authority: Option<Span>,
+    pub(crate) version: Version,
+    pub(crate) fields: Vec<Field>,
+    /// What to do with each field, in the same order.
+    pub(crate) kinds: Vec<Kind>,
+    pub(crate) body: Body,
+    /// The client takes another request on this connection after this one.
+    pub(crate) keep_alive: bool,
+    /// The client waits for `100 Continue` before it sends its body.
+    pub(crate) expects: bool,
+    pub(crate) user_agent: Option<Span>,
+    pub(crate) request_id: Option<Span>,
+    pub(crate) traceparent: Option<Span>,
+    /// Lower case, no port.
+    pub(crate) host: String,
+    /// The normal form of the path, when it is not the one received.
+    pub(crate) path: Option<String>,
+    /// What came had segments that servers read differently: only the normal form is passed on.
+    pub(crate) crooked: bool,
+    spare_path: String,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Version {
+    Http10,
+    #[default]
+    Http11,
+}
+
+impl Head {
+    /// Forget the request, keep the memory and the bytes that came after it.
+    pub(crate) fn forget(&mut self, consumed: usize) {
+        self.text.drain(..consumed.min(self.text.len()));
+        self.end = 0;
+        self.fields.clear();
+        self.kinds.clear();
+        self.authority = None;
+        self.body = Body::Empty;
+        self.expects = false;
+        self.user_agent = None;
+        self.request_id = None;
+        self.traceparent = None;
+        self.crooked = false;
+        if let Some(path) = self.path.take() {
+            self.spare_path = path;
+        }
+    }
+
+    /// A string to put a normalised path in.
+    pub(crate) fn spare_path(&mut self) -> String {
+        std::mem::take(&mut self.spare_path)
+    }
+
+    pub(crate) fn keep_spare_path(&mut self, path: String) {
+        self.spare_path = path;
+    }
+
+    pub(crate) fn bytes(&self, (from, to): Span) -> &[u8] {
+        self.text.get(from as usize..to as usize).unwrap_or_default()
+    }
+
+    /// Text that was checked to be UTF-8 when the head was parsed.
+    pub(crate) fn str(&self, span: Span) -> &str {
+        str::from_utf8(self.bytes(span)).unwrap_or_default()
+    }
+
+    pub(crate) fn method(&self) -> &str {
+        self.str(self.method)
+    }
+
+    /// The path by which the request is judged.
+    pub(crate) fn path(&self) -> &str {
+        match &self.path {
+            Some(path) => path,
+            None => self.str((self.target.0, self.query_at)),
+        }
+    }
+
+    /// The path that the upstream is asked for: as it came, unless it was crooked.
+    pub(crate) fn path_to_pass(&self) -> &str {
+        if self.crooked { self.path() } else { self.str((self.target.0, self.query_at)) }
+    }
+
+    /// With its `?`; empty when there is none.
+    pub(crate) fn query_with_mark(&self) -> &str {
+        self.str((self.query_at, self.target.1))
+    }
+
+    pub(crate) fn query(&self) -> &str {
+        self.query_with_mark().strip_prefix('?').unwrap_or_default()
+    }
+
+    pub(crate) fn headers(&self) -> Headers<'_> {
+        Headers::new(&self.text, &self.fields)
+    }
+
+    /// Every field with its kind and place.
+    pub(crate) fn kinded(&self) -> impl Iterator<Item = (Kind, Field)> {
+        self.kinds.iter().copied().zip(self.fields.iter().copied())
+    }
+
+    /// Do not pass on the fields whose name `unwanted` says so of.
+    pub(crate) fn drop_fields(&mut self, unwanted: impl Fn(&[u8]) -> bool) {
+        for (kind, field) in self.kinds.iter_mut().zip(&self.fields) {
+            let name = self.text.get(field.name.0 as usize..field.name.1 as usize);
+            if *kind == Kind::Plain && unwanted(name.unwrap_or_default()) {
+                *kind = Kind::Drop;
+            }
+        }
+    }
+
+    pub(crate) fn facts(&self, peer: IpAddr, client: IpAddr) -> Facts<'_> {
+        Facts {
+            peer,
+            client,
+            method: self.method(),
+            host: &self.host,
+            path: self.path(),
+            query: self.query(),
+            headers: self.headers(),
+            head_bytes: u32::try_from(self.end).unwrap_or(u32::MAX),
+            body: self.body,
+        }
+    }
+}

@@ -1,0 +1,198 @@
+//! HTTP/1 heads, read strictly: what two parsers could read in two ways is refused (RFC 9112
+//! sections 2.2, 3.2, 5, 6.3). httparse splits the text into fields; framing is judged here.
+
+use sluice_config::EncodedSlashes;
+use sluice_policy::facts::Field;
+
+use super::fields::{self, Kind};
+use super::head::Span;
+
+mod request;
+mod response;
+
+pub(crate) use request::request;
+pub(crate) use response::{ResponseHead, response};
+
+/// Looks for the end of a head while its bytes arrive, each byte once.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Scan {
+    /// Bytes looked at.
+    at: usize,
+    /// Start of the current line.
+    line: usize,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Scanned {
+    More,
+    /// The head ends before this offset.
+    Head(usize),
+    /// A line feed without its carriage return.
+    BareLf,
+}
+
+/// Why a head is refused: a status, and a code that is stable.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct BadHead {
+    pub(crate) status: u16,
+    pub(crate) code: &'static str,
+}
+
+/// How a message's body ends.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Framing {
+    #[default]
+    None,
+    Length(u64),
+    Chunked,
+    /// With the connection (responses only).
+    Close,
+}
+
+/// What the operator bounds or chooses about heads.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct HeadRules {
+    pub(crate) fields_max: usize,
+    pub(crate) slashes: EncodedSlashes,
+}
+
+/// More fields than any operator may allow.
+pub(crate) const FIELDS_MAX: usize = 256;
+
+impl Scan {
+    /// Look at what has come since the last call.
+    pub(crate) fn run(&mut self, bytes: &[u8]) -> Scanned {
+        for offset in memchr::memchr_iter(b'\n', bytes.get(self.at..).unwrap_or_default()) {
+            let lf = self.at + offset;
+            if lf == 0 || bytes[lf - 1] != b'\r' {
+                return Scanned::BareLf;
+            }
+            // Empty lines before a request line are skipped (RFC 9112 section 2.2).
+            if lf - 1 == self.line && self.line > self.skipped(bytes) {
+                return Scanned::Head(lf + 1);
+            }
+            self.line = lf + 1;
+        }
+        self.at = bytes.len();
+        Scanned::More
+    }
+
+    fn skipped(self, bytes: &[u8]) -> usize {
+        bytes.chunks_exact(2).take_while(|pair| *pair == b"\r\n").count() * 2
+    }
+}
+
+const fn bad(status: u16, code: &'static str) -> BadHead {
+    BadHead { status, code }
+}
+
+/// What the fields of one head say that bears on framing and routing.
+#[derive(Debug, Default)]
+struct Notes {
+    length: Option<u64>,
+    codings: Codings,
+    host: Option<Span>,
+    close: bool,
+    keep_alive: bool,
+    expects: bool,
+}
+
+/// The transfer codings of one message so far.
+#[derive(Clone, Copy, Debug, Default)]
+struct Codings {
+    chunked: bool,
+    unknown: bool,
+}
+
+fn note_connection(notes: &mut Notes, value: &[u8]) {
+    for option in fields::list(value) {
+        notes.close |= option.eq_ignore_ascii_case(b"close");
+        notes.keep_alive |= option.eq_ignore_ascii_case(b"keep-alive");
+    }
+}
+
+/// Only "chunked", once. A coding that we don't know is not implemented (501) when the body's end
+/// can be told all the same; otherwise, and when "chunked" comes twice, it is refused.
+fn transfer_encoding(value: &[u8], codings: &mut Codings) -> Result<(), BadHead> {
+    for coding in value.split(|b| *b == b',').map(<[u8]>::trim_ascii) {
+        if codings.chunked || !fields::is_token(coding) {
+            return Err(bad(400, "request.coding"));
+        }
+        codings.chunked = coding.eq_ignore_ascii_case(b"chunked");
+        codings.unknown |= !codings.chunked;
+    }
+    Ok(())
+}
+
+impl Codings {
+    /// Whether the body is chunked.
+    const fn judge(self) -> Result<bool, BadHead> {
+        match (self.chunked, self.unknown) {
+            (true, true) => Err(bad(501, "request.coding")),
+            (false, true) => Err(bad(400, "request.coding")),
+            (chunked, false) => Ok(chunked),
+        }
+    }
+}
+
+/// Digits and nothing else.
+fn content_length(value: &[u8]) -> Option<u64> {
+    let digits = !value.is_empty() && value.iter().all(u8::is_ascii_digit);
+    digits.then(|| str::from_utf8(value).ok()?.parse().ok())?
+}
+
+/// Fields that `Connection` names are between neighbours too. Framing and routing are not to be
+/// had that way: those we write ourselves.
+fn drop_nominated(fields: &[Field], kinds: &mut [Kind], text: &[u8]) {
+    for connection in fields {
+        if !text[range(connection.name)].eq_ignore_ascii_case(b"connection") {
+            continue;
+        }
+        for name in fields::list(&text[range(connection.value)]) {
+            let framing = name.eq_ignore_ascii_case(b"content-length");
+            for (kind, field) in kinds.iter_mut().zip(fields) {
+                let named = text[range(field.name)].eq_ignore_ascii_case(name);
+                if named && *kind == Kind::Plain && !framing {
+                    *kind = Kind::Drop;
+                }
+            }
+        }
+    }
+}
+
+/// Where `part` lies in `whole`, which it was cut from.
+fn span(whole: &[u8], part: &[u8]) -> Span {
+    let from = (part.as_ptr() as usize).wrapping_sub(whole.as_ptr() as usize);
+    debug_assert!(part.is_empty() || from + part.len() <= whole.len());
+    if part.is_empty() {
+        return (0, 0);
+    }
+    (offset(from), offset(from + part.len()))
+}
+
+/// Heads are bounded far below 4 GiB.
+fn offset(n: usize) -> u32 {
+    u32::try_from(n).unwrap_or(u32::MAX)
+}
+
+const fn range((from, to): Span) -> std::ops::Range<usize> {
+    from as usize..to as usize
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_head_is_found_in_every_split_and_each_byte_is_looked_at_once() {
+        let text = b"\r\n\r\nGET / HTTP/1.1\r\nHost: a\r\n\r\nbody";
+        let end = text.len() - 4;
+        for cut in 0..end {
+            let mut scan = Scan::default();
+            assert_eq!(scan.run(&text[..cut]), Scanned::More, "cut at {cut}");
+            assert_eq!(scan.run(text), Scanned::Head(end), "cut at {cut}");
+        }
+        assert_eq!(Scan::default().run(b"GET / HTTP/1.1\nHost: a\n\n"), Scanned::BareLf);
+        assert_eq!(Scan::default().run(b"\nGET"), Scanned::BareLf);
+    }
+}

@@ -1,0 +1,380 @@
+//! Request heads: the request line, the host, the body's framing.
+
+use std::mem::MaybeUninit;
+
+use sluice_policy::facts::{Body, Field};
+
+use super::{
+    BadHead, FIELDS_MAX, HeadRules, Notes, bad, content_length, drop_nominated, note_connection,
+    offset, span, transfer_encoding,
+};
+use crate::http::fields::{self, Kind, Known};
+use crate::http::head::{Head, Version};
+use crate::http::target::{self, BadPath, Form};
+
+/// Read the request head that ends at `end` in `head.text`.
+pub(crate) fn request(head: &mut Head, end: usize, rules: HeadRules) -> Result<(), BadHead> {
+    head.end = end;
+    let text = std::mem::take(&mut head.text);
+    let read = read_request(head, text.get(..end).unwrap_or_default(), rules);
+    head.text = text;
+    let notes = read?;
+    judge_body(head, &notes)?;
+    judge_host(head, &notes)?;
+    judge_path(head, rules)?;
+    head.keep_alive = match head.version {
+        Version::Http11 => !notes.close,
+        Version::Http10 => notes.keep_alive && !notes.close,
+    };
+    Ok(())
+}
+
+fn read_request(head: &mut Head, text: &[u8], rules: HeadRules) -> Result<Notes, BadHead> {
+    let mut slots = [const { MaybeUninit::uninit() }; FIELDS_MAX];
+    let mut parsed = httparse::Request::new(&mut []);
+    match parsed.parse_with_uninit_headers(text, &mut slots) {
+        Ok(httparse::Status::Complete(n)) if n == text.len() => {}
+        Ok(_) => return Err(bad(400, "request.malformed")),
+        Err(e) => return Err(refused(e, text)),
+    }
+    head.version = match parsed.version {
+        Some(1) => Version::Http11,
+        _ => Version::Http10,
+    };
+    let (method, target) = (parsed.method.unwrap_or_default(), parsed.path.unwrap_or_default());
+    head.method = span(text, method.as_bytes());
+    read_target(head, text, method, target)?;
+    if parsed.headers.len() > rules.fields_max {
+        return Err(bad(431, "request.fields"));
+    }
+    let mut notes = Notes::default();
+    for field in &*parsed.headers {
+        let kind = note_request_field(head, &mut notes, text, field)?;
+        head.kinds.push(kind);
+        head.fields.push(Field {
+            name: span(text, field.name.as_bytes()),
+            value: span(text, field.value),
+        });
+    }
+    drop_nominated(&head.fields, &mut head.kinds, text);
+    Ok(notes)
+}
+
+/// httparse knows two versions; others that look like one deserve 505.
+fn refused(error: httparse::Error, text: &[u8]) -> BadHead {
+    match error {
+        httparse::Error::TooManyHeaders => bad(431, "request.fields"),
+        httparse::Error::Version => {
+            let line = text.split(|b| *b == b'\r').find(|line| !line.is_empty());
+            let version = line.and_then(|line| line.rsplit(|b| *b == b' ').next());
+            let known = matches!(version, Some(b"HTTP/1.0" | b"HTTP/1.1"));
+            let is_http = !known && version.is_some_and(|v| {
+                matches!(v, [b'H', b'T', b'T', b'P', b'/', major, b'.', minor]
+                    if major.is_ascii_digit() && minor.is_ascii_digit())
+                    || matches!(v, [b'H', b'T', b'T', b'P', b'/', major] if major.is_ascii_digit())
+            });
+            if is_http { bad(505, "request.version") } else { bad(400, "request.malformed") }
+        }
+        httparse::Error::HeaderName
+        | httparse::Error::HeaderValue
+        | httparse::Error::NewLine
+        | httparse::Error::Status
+        | httparse::Error::Token => bad(400, "request.malformed"),
+    }
+}
+
+/// RFC 9112 section 3.2: origin form, absolute form, asterisk form.
+fn read_target(head: &mut Head, text: &[u8], method: &str, target: &str) -> Result<(), BadHead> {
+    if method == "CONNECT" {
+        return Err(bad(501, "request.method"));
+    }
+    let mut path = target;
+    if !target.starts_with('/') && !(target == "*" && method == "OPTIONS") {
+        let scheme = target.get(..7).is_some_and(|s| s.eq_ignore_ascii_case("http://"));
+        let rest = target.get(7..).filter(|_| scheme).ok_or(bad(400, "request.target"))?;
+        let at = rest.find(['/', '?']).unwrap_or(rest.len());
+        head.authority = Some(span(text, &rest.as_bytes()[..at]));
+        path = &rest[at..];
+    }
+    if path.contains('#') || path.bytes().any(|b| b <= b' ' || b == 0x7f) {
+        return Err(bad(400, "request.target"));
+    }
+    head.target = span(text, path.as_bytes());
+    let query = path.find('?').unwrap_or(path.len());
+    head.query_at = head.target.0 + offset(query);
+    Ok(())
+}
+
+fn note_request_field(
+    head: &mut Head,
+    notes: &mut Notes,
+    text: &[u8],
+    field: &httparse::Header<'_>,
+) -> Result<Kind, BadHead> {
+    let kind = match fields::known(field.name.as_bytes()) {
+        Known::Connection => {
+            note_connection(notes, field.value);
+            Kind::Drop
+        }
+        Known::ContentLength => {
+            let length = content_length(field.value).ok_or(bad(400, "request.length"))?;
+            if notes.length.replace(length).is_some() {
+                return Err(bad(400, "request.length"));
+            }
+            Kind::Plain
+        }
+        Known::TransferEncoding => {
+            transfer_encoding(field.value, &mut notes.codings)?;
+            Kind::Drop
+        }
+        Known::Expect if field.value.eq_ignore_ascii_case(b"100-continue") => {
+            notes.expects = true;
+            Kind::Drop
+        }
+        Known::Expect => return Err(bad(417, "request.expectation")),
+        Known::UserAgent => {
+            head.user_agent = Some(span(text, field.value));
+            Kind::Plain
+        }
+        Known::Other(kind) => kind,
+    };
+    let place = span(text, field.value);
+    match kind {
+        Kind::Host if notes.host.replace(place).is_some() => return Err(bad(400, "request.host")),
+        Kind::RequestId => head.request_id = Some(place),
+        Kind::TraceParent => head.traceparent = Some(place),
+        _ => {}
+    }
+    Ok(kind)
+}
+
+/// RFC 9112 section 6.3; both lengths at once are refused rather than ranked.
+fn judge_body(head: &mut Head, notes: &Notes) -> Result<(), BadHead> {
+    head.body = match (notes.codings.judge()?, notes.length) {
+        (true, Some(_)) => return Err(bad(400, "request.length")),
+        (true, None) if head.version == Version::Http10 => {
+            return Err(bad(400, "request.coding"));
+        }
+        (true, None) => Body::Unknown,
+        (false, None | Some(0)) => Body::Empty,
+        (false, Some(n)) => Body::Length(n),
+    };
+    head.expects = notes.expects && head.version == Version::Http11 && head.body != Body::Empty;
+    Ok(())
+}
+
+/// RFC 9112 section 3.2: exactly one host; an absolute form must agree with it.
+fn judge_host(head: &mut Head, notes: &Notes) -> Result<(), BadHead> {
+    const BAD: BadHead = bad(400, "request.host");
+    let named = match (head.authority, notes.host) {
+        (None, Some(host)) => Some(host),
+        (Some(authority), None) => Some(authority),
+        (Some(authority), Some(host)) => {
+            if !head.bytes(authority).eq_ignore_ascii_case(head.bytes(host)) {
+                return Err(BAD);
+            }
+            Some(authority)
+        }
+        (None, None) => None,
+    };
+    if notes.host.is_none() && head.version == Version::Http11 {
+        return Err(BAD);
+    }
+    let mut lower = std::mem::take(&mut head.host);
+    lower.clear();
+    let name = host_name(head.bytes(named.unwrap_or_default())).ok_or(BAD)?;
+    lower.push_str(name);
+    lower.make_ascii_lowercase();
+    head.host = lower;
+    Ok(())
+}
+
+/// `host[:port]` without its port and the root's dot; None when it is not one.
+fn host_name(authority: &[u8]) -> Option<&str> {
+    let text = str::from_utf8(authority).ok()?;
+    let (name, port) = match text.strip_prefix('[') {
+        Some(v6) => {
+            let (inside, after) = v6.split_once(']')?;
+            inside.parse::<std::net::Ipv6Addr>().ok()?;
+            (&text[..inside.len() + 2], after)
+        }
+        None => text.split_at(text.find(':').unwrap_or(text.len())),
+    };
+    let digits = port.strip_prefix(':').unwrap_or(port);
+    let port_ok =
+        (port.is_empty() || port.starts_with(':')) && digits.bytes().all(|b| b.is_ascii_digit());
+    let name_ok = name.starts_with('[')
+        || name.bytes().all(|b| b.is_ascii_alphanumeric() || b"-._~!$&'()*+,;=%".contains(&b));
+    (port_ok && name_ok).then(|| name.strip_suffix('.').unwrap_or(name))
+}
+
+fn judge_path(head: &mut Head, rules: HeadRules) -> Result<(), BadHead> {
+    let path = (head.target.0, head.query_at);
+    if head.bytes(path).is_empty() {
+        // `http://host` and `http://host?q` ask for the root.
+        head.path = Some("/".to_owned());
+        head.crooked = true;
+        return Ok(());
+    }
+    let mut normal = head.spare_path();
+    match target::normalise(head.str(path), rules.slashes, &mut normal) {
+        Ok(Form::Normal) => head.keep_spare_path(normal),
+        Ok(form) => {
+            head.path = Some(normal);
+            head.crooked = form == Form::Crooked;
+        }
+        Err(BadPath::Escape | BadPath::Ambiguous | BadPath::AboveRoot) => {
+            return Err(bad(400, "request.path"));
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use sluice_config::EncodedSlashes;
+
+    use super::*;
+    use crate::http::parse::{Scan, Scanned};
+
+    const RULES: HeadRules = HeadRules { fields_max: 8, slashes: EncodedSlashes::Reject };
+
+    fn parse(text: &str) -> Result<Head, BadHead> {
+        let mut head = Head::default();
+        head.text.extend_from_slice(text.as_bytes());
+        match Scan::default().run(&head.text) {
+            Scanned::Head(end) => request(&mut head, end, RULES).map(|()| head),
+            Scanned::BareLf => Err(bad(400, "bare LF")),
+            Scanned::More => Err(bad(0, "more")),
+        }
+    }
+
+    #[test]
+    fn ambiguous_or_malformed_heads_are_refused() {
+        // (status, head without its last empty line)
+        let table = [
+            (
+                400,
+                "POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 4\r\nTransfer-Encoding: chunked\r\n",
+            ),
+            (
+                400,
+                "POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\nContent-Length: 4\r\n",
+            ),
+            (400, "POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 4\r\nContent-Length: 4\r\n"),
+            (400, "POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 4, 4\r\n"),
+            (400, "POST / HTTP/1.1\r\nHost: a\r\nContent-Length: +4\r\n"),
+            (400, "POST / HTTP/1.1\r\nHost: a\r\nContent-Length: -4\r\n"),
+            (400, "POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 0x4\r\n"),
+            (400, "POST / HTTP/1.1\r\nHost: a\r\nContent-Length:\r\n"),
+            (400, "POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 99999999999999999999\r\n"),
+            (400, "POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked, chunked\r\n"),
+            (
+                400,
+                "POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\nTransfer-Encoding: chunked\r\n",
+            ),
+            (400, "POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked, identity\r\n"),
+            (400, "POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: identity\r\n"),
+            (400, "POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding:\r\n"),
+            (400, "POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: \x0bchunked\r\n"),
+            (400, "POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: xchunked\r\n"),
+            (501, "POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: gzip, chunked\r\n"),
+            (400, "POST / HTTP/1.0\r\nHost: a\r\nTransfer-Encoding: chunked\r\n"),
+            (417, "POST / HTTP/1.1\r\nHost: a\r\nExpect: 200-maybe\r\n"),
+            (400, "GET / HTTP/1.1\r\nHost : a\r\n"),
+            (400, "GET / HTTP/1.1\r\nHost: a\r\nX: 1\r\n 2\r\n"),
+            (400, "GET / HTTP/1.1\r\nHost: a\r\nX: \0\r\n"),
+            (400, "GET / HTTP/1.1\r\nHost: a\r\nX: a\rb\r\n"),
+            (400, "GET / HTTP/1.1\r\nHost: a\r\n: v\r\n"),
+            (400, "GET / HTTP/1.1\r\nHost: a\r\nno colon\r\n"),
+            (400, "GET / HTTP/1.1\r\n"),
+            (400, "GET / HTTP/1.1\r\nHost: a\r\nHost: a\r\n"),
+            (400, "GET / HTTP/1.1\r\nHost: a b\r\n"),
+            (400, "GET / HTTP/1.1\r\nHost: a:x\r\n"),
+            (400, "GET / HTTP/1.1\r\nHost: user@a\r\n"),
+            (400, "GET / HTTP/1.1\r\nHost: [::1\r\n"),
+            (400, "GET http://b/ HTTP/1.1\r\nHost: a\r\n"),
+            (400, "GET ftp://a/ HTTP/1.1\r\nHost: a\r\n"),
+            (400, "GET a HTTP/1.1\r\nHost: a\r\n"),
+            (400, "GET * HTTP/1.1\r\nHost: a\r\n"),
+            (400, "GET /a#b HTTP/1.1\r\nHost: a\r\n"),
+            (400, "GET /a b HTTP/1.1\r\nHost: a\r\n"),
+            (400, "GET /../a HTTP/1.1\r\nHost: a\r\n"),
+            (400, "G@T / HTTP/1.1\r\nHost: a\r\n"),
+            (400, "GET  / HTTP/1.1\r\nHost: a\r\n"),
+            (400, "GET /\r\nHost: a\r\n"),
+            (400, "GET / FOO/1.1\r\nHost: a\r\n"),
+            (505, "GET / HTTP/2.0\r\nHost: a\r\n"),
+            (505, "GET / HTTP/1.2\r\nHost: a\r\n"),
+            (505, "GET / HTTP/3\r\nHost: a\r\n"),
+            (501, "CONNECT a:443 HTTP/1.1\r\nHost: a:443\r\n"),
+            (
+                431,
+                "GET / HTTP/1.1\r\nHost: a\r\na: \r\nb: \r\nc: \r\nd: \r\ne: \r\nf: \r\ng: \r\nh: \r\n",
+            ),
+        ];
+        for (status, text) in table {
+            let got = parse(&format!("{text}\r\n")).map(|_| ()).map_err(|e| e.status);
+            assert_eq!(got, Err(status), "{text:?}");
+        }
+    }
+
+    #[test]
+    fn a_head_says_what_it_means() {
+        let head = parse(
+            "POST /a/../b?x=1 HTTP/1.1\r\nHOST: Api.Example.COM:8080\r\nX-My: 1\r\n\
+             Connection: x-my, Keep-Alive\r\nContent-Length: 12\r\nExpect: 100-Continue\r\n\
+             User-Agent: t\r\n\r\nhello",
+        )
+        .unwrap();
+        assert_eq!((head.method(), head.path(), head.query()), ("POST", "/b", "x=1"));
+        assert_eq!((&head.host[..], head.body), ("api.example.com", Body::Length(12)));
+        assert!(head.keep_alive && head.expects);
+        assert_eq!(&head.text[head.end..], b"hello");
+        assert_eq!(head.kinds[1], Kind::Drop, "named by Connection");
+        assert_eq!(head.user_agent.map(|at| head.str(at)), Some("t"));
+    }
+
+    #[test]
+    fn forms_of_target_and_host() {
+        // (request line and host, path, query, host)
+        let table = [
+            ("GET http://A.b/x?y HTTP/1.1\r\nHost: a.B\r\n", "/x", "y", "a.b"),
+            ("GET http://a HTTP/1.1\r\nHost: a\r\n", "/", "", "a"),
+            ("GET http://a?q HTTP/1.1\r\nHost: a\r\n", "/", "q", "a"),
+            ("OPTIONS * HTTP/1.1\r\nHost: a.\r\n", "*", "", "a"),
+            ("GET / HTTP/1.0\r\n", "/", "", ""),
+            ("GET /? HTTP/1.1\r\nHost: [::1]:80\r\n", "/", "", "[::1]"),
+        ];
+        for (text, path, query, host) in table {
+            let head = parse(&format!("{text}\r\n")).unwrap();
+            assert_eq!((head.path(), head.query(), &head.host[..]), (path, query, host), "{text}");
+        }
+    }
+
+    #[test]
+    fn connections_persist_as_their_version_says() {
+        let table = [
+            ("1.1", "", true),
+            ("1.1", "Connection: close\r\n", false),
+            ("1.0", "", false),
+            ("1.0", "Connection: Keep-Alive\r\n", true),
+            ("1.0", "Connection: keep-alive, close\r\n", false),
+        ];
+        for (version, field, keep) in table {
+            let head = parse(&format!("GET / HTTP/{version}\r\nHost: a\r\n{field}\r\n")).unwrap();
+            assert_eq!(head.keep_alive, keep, "{version} {field}");
+        }
+    }
+
+    proptest::proptest! {
+        #[test]
+        fn arbitrary_bytes_never_panic(text in proptest::collection::vec(0_u8.., 0..300)) {
+            let mut head = Head::default();
+            head.text = text;
+            if let Scanned::Head(end) = Scan::default().run(&head.text) {
+                let _ = request(&mut head, end, RULES);
+            }
+        }
+    }
+}

@@ -1,0 +1,181 @@
+//! Response heads: the status line and the body's framing.
+
+use std::mem::MaybeUninit;
+
+use sluice_policy::facts::Field;
+
+use super::{
+    FIELDS_MAX, Framing, Notes, content_length, drop_nominated, note_connection, span,
+    transfer_encoding,
+};
+use crate::http::fields::{self, Kind, Known};
+use crate::http::head::{Span, Version};
+
+/// A response's head: where things lie in the buffer it was read into.
+#[derive(Debug, Default)]
+pub(crate) struct ResponseHead {
+    pub(crate) status: u16,
+    pub(crate) reason: Span,
+    pub(crate) fields: Vec<Field>,
+    pub(crate) kinds: Vec<Kind>,
+    pub(crate) framing: Framing,
+    /// The upstream takes another request on this connection after this body.
+    pub(crate) keep_alive: bool,
+    pub(crate) has_date: bool,
+}
+
+/// The upstream's bytes are not HTTP/1 as we understand it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct BadResponse;
+
+/// Read the response head at `from..end` of `buffer`, into `head`. Offsets count from the
+/// buffer's start. `to_head`: the request was HEAD.
+pub(crate) fn response(
+    head: &mut ResponseHead,
+    buffer: &[u8],
+    from: usize,
+    end: usize,
+    to_head: bool,
+) -> Result<(), BadResponse> {
+    head.fields.clear();
+    head.kinds.clear();
+    let text = buffer.get(from..end).ok_or(BadResponse)?;
+    let mut slots = [const { MaybeUninit::uninit() }; FIELDS_MAX];
+    let mut parsed = httparse::Response::new(&mut []);
+    let config = httparse::ParserConfig::default();
+    match config.parse_response_with_uninit_headers(&mut parsed, text, &mut slots) {
+        Ok(httparse::Status::Complete(n)) if n == text.len() => {}
+        Ok(_) | Err(_) => return Err(BadResponse),
+    }
+    let version = if parsed.version == Some(1) { Version::Http11 } else { Version::Http10 };
+    head.status = parsed.code.filter(|code| (100..600).contains(code)).ok_or(BadResponse)?;
+    head.reason = span(buffer, parsed.reason.unwrap_or_default().as_bytes());
+    head.has_date = false;
+    let mut notes = Notes::default();
+    for field in &*parsed.headers {
+        let kind = note_response_field(&mut notes, field)?;
+        head.has_date |= kind == Kind::Date;
+        head.kinds.push(kind);
+        head.fields.push(Field {
+            name: span(buffer, field.name.as_bytes()),
+            value: span(buffer, field.value),
+        });
+    }
+    drop_nominated(&head.fields, &mut head.kinds, buffer);
+    head.framing = response_framing(head.status, &notes, version, to_head)?;
+    head.keep_alive = head.framing != Framing::Close
+        && match version {
+            Version::Http11 => !notes.close,
+            Version::Http10 => notes.keep_alive && !notes.close,
+        };
+    Ok(())
+}
+
+fn note_response_field(
+    notes: &mut Notes,
+    field: &httparse::Header<'_>,
+) -> Result<Kind, BadResponse> {
+    match fields::known(field.name.as_bytes()) {
+        Known::Connection => {
+            note_connection(notes, field.value);
+            Ok(Kind::Drop)
+        }
+        Known::ContentLength => {
+            let length = content_length(field.value).ok_or(BadResponse)?;
+            match notes.length.replace(length) {
+                Some(_) => Err(BadResponse),
+                None => Ok(Kind::Plain),
+            }
+        }
+        Known::TransferEncoding => {
+            transfer_encoding(field.value, &mut notes.codings).map_err(|_| BadResponse)?;
+            Ok(Kind::Drop)
+        }
+        Known::Other(kind @ (Kind::Drop | Kind::RequestId | Kind::Date)) => {
+            // Identity is stripped from clients, not from answers.
+            let identity = field.name.as_bytes().first().is_some_and(|b| b | 0x20 == b'x');
+            Ok(if identity && kind == Kind::Drop { Kind::Plain } else { kind })
+        }
+        Known::Expect
+        | Known::UserAgent
+        | Known::Other(
+            Kind::Plain
+            | Kind::Host
+            | Kind::ForwardedFor
+            | Kind::ForwardedProto
+            | Kind::ForwardedHost
+            | Kind::Forwarded
+            | Kind::TraceParent,
+        ) => Ok(Kind::Plain),
+    }
+}
+
+/// RFC 9112 section 6.3.
+fn response_framing(
+    status: u16,
+    notes: &Notes,
+    version: Version,
+    to_head: bool,
+) -> Result<Framing, BadResponse> {
+    if to_head || matches!(status, 100..=199 | 204 | 304) {
+        return Ok(Framing::None);
+    }
+    match (notes.codings.judge().map_err(|_| BadResponse)?, notes.length) {
+        (true, Some(_)) => Err(BadResponse),
+        (true, None) if version == Version::Http10 => Err(BadResponse),
+        (true, None) => Ok(Framing::Chunked),
+        (false, Some(0)) => Ok(Framing::None),
+        (false, Some(n)) => Ok(Framing::Length(n)),
+        (false, None) => Ok(Framing::Close),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn responses_are_framed_as_rfc_9112_says() {
+        let ok = |f, k| Some((f, k));
+        // (head, to HEAD, framing and keep-alive)
+        let table = [
+            ("HTTP/1.1 200 OK\r\nContent-Length: 3\r\n", false, ok(Framing::Length(3), true)),
+            ("HTTP/1.1 200 OK\r\nContent-Length: 3\r\n", true, ok(Framing::None, true)),
+            ("HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n", true, ok(Framing::None, true)),
+            ("HTTP/1.1 304 Not Modified\r\nContent-Length: 3\r\n", false, ok(Framing::None, true)),
+            ("HTTP/1.1 204 No Content\r\n", false, ok(Framing::None, true)),
+            ("HTTP/1.1 200\r\nTransfer-Encoding: chunked\r\n", false, ok(Framing::Chunked, true)),
+            ("HTTP/1.1 200 OK\r\n", false, ok(Framing::Close, false)),
+            (
+                "HTTP/1.1 200 OK\r\nContent-Length: 0\r\nConnection: close\r\n",
+                false,
+                ok(Framing::None, false),
+            ),
+            ("HTTP/1.0 200 OK\r\nContent-Length: 1\r\n", false, ok(Framing::Length(1), false)),
+            (
+                "HTTP/1.0 200 OK\r\nConnection: keep-alive\r\nContent-Length: 1\r\n",
+                false,
+                ok(Framing::Length(1), true),
+            ),
+            ("HTTP/1.0 200 OK\r\nTransfer-Encoding: chunked\r\n", false, None),
+            ("HTTP/1.1 200 OK\r\nContent-Length: 3\r\nTransfer-Encoding: chunked\r\n", false, None),
+            ("HTTP/1.1 200 OK\r\nContent-Length: 3\r\nContent-Length: 3\r\n", false, None),
+            ("HTTP/1.1 200 OK\r\nTransfer-Encoding: gzip, chunked\r\n", false, None),
+            ("HTTP/1.1 20 OK\r\n", false, None),
+            ("SSH-2.0-OpenSSH\r\n", false, None),
+        ];
+        for (text, to_head, expected) in table {
+            let text = format!("xx{text}\r\n");
+            let mut head = ResponseHead::default();
+            let got = response(&mut head, text.as_bytes(), 2, text.len(), to_head);
+            assert_eq!(got.ok().map(|()| (head.framing, head.keep_alive)), expected, "{text:?}");
+        }
+    }
+
+    proptest::proptest! {
+        #[test]
+        fn arbitrary_bytes_never_panic(text in proptest::collection::vec(0_u8.., 0..300)) {
+            let _ = response(&mut ResponseHead::default(), &text, 0, text.len(), false);
+        }
+    }
+}

@@ -1,0 +1,144 @@
+//! Request ids and trace context: taken from the request when well formed, made otherwise.
+
+use std::cell::Cell;
+use std::hash::{BuildHasher, Hasher, RandomState};
+
+/// One worker's source of ids. Unguessable enough for correlation, no secret: SplitMix64 from a
+/// random start.
+#[derive(Debug)]
+pub(crate) struct Ids {
+    state: Cell<u64>,
+}
+
+/// 32 hexadecimal digits.
+pub(crate) type HexId = [u8; 32];
+
+/// What a request belongs to, and who its parent is from here on (W3C Trace Context level 1).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Trace {
+    pub(crate) trace_id: HexId,
+    /// This hop.
+    pub(crate) parent_id: [u8; 16],
+    pub(crate) flags: [u8; 2],
+}
+
+impl Ids {
+    pub(crate) fn new() -> Self {
+        // The standard library keys its hash maps from the system's random source.
+        Self { state: Cell::new(RandomState::new().build_hasher().finish()) }
+    }
+
+    pub(crate) fn draw(&self) -> u64 {
+        let state = self.state.get().wrapping_add(0x9e37_79b9_7f4a_7c15);
+        self.state.set(state);
+        let mut z = state;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ (z >> 31)
+    }
+
+    pub(crate) fn id(&self) -> HexId {
+        let mut id = [0; 32];
+        id[..16].copy_from_slice(&hex(self.draw()));
+        // All zeros is not a trace id.
+        id[16..].copy_from_slice(&hex(self.draw() | 1));
+        id
+    }
+
+    /// Go on with the client's trace, or begin one.
+    pub(crate) fn trace(&self, traceparent: Option<&[u8]>) -> Trace {
+        let parent_id = hex(self.draw() | 1);
+        match traceparent.and_then(parse) {
+            Some((trace_id, flags)) => Trace { trace_id, parent_id, flags },
+            // Sampled, as a service does that has no gateway in front: ours is no opinion.
+            None => Trace { trace_id: self.id(), parent_id, flags: *b"01" },
+        }
+    }
+}
+
+impl Trace {
+    /// `00-TRACE-PARENT-FLAGS`.
+    pub(crate) fn write(&self, out: &mut Vec<u8>) {
+        out.extend_from_slice(b"00-");
+        out.extend_from_slice(&self.trace_id);
+        out.push(b'-');
+        out.extend_from_slice(&self.parent_id);
+        out.push(b'-');
+        out.extend_from_slice(&self.flags);
+    }
+}
+
+/// A client's request id is kept when it is short and plain, so that it can stand in a log.
+pub(crate) fn is_request_id(id: &[u8]) -> bool {
+    (1..=128).contains(&id.len())
+        && id.iter().all(|b| b.is_ascii_alphanumeric() || b"-_.+/=:".contains(b))
+}
+
+fn parse(text: &[u8]) -> Option<(HexId, [u8; 2])> {
+    let lower_hex = |part: &[u8]| part.iter().all(|b| matches!(b, b'0'..=b'9' | b'a'..=b'f'));
+    let mut parts = text.splitn(5, |b| *b == b'-');
+    let (version, trace_id) = (parts.next()?, parts.next()?);
+    let (parent_id, flags, rest) = (parts.next()?, parts.next()?, parts.next());
+    let well_formed = version.len() == 2
+        && parent_id.len() == 16
+        && [version, trace_id, parent_id, flags].into_iter().all(lower_hex)
+        && version != b"ff"
+        // A later version may say more; this one may not.
+        && (rest.is_none() || version != b"00");
+    let absent = |part: &[u8]| part.iter().all(|b| *b == b'0');
+    if !well_formed || absent(trace_id) || absent(parent_id) {
+        return None;
+    }
+    Some((trace_id.try_into().ok()?, flags.try_into().ok()?))
+}
+
+fn hex(n: u64) -> [u8; 16] {
+    let mut text = [0; 16];
+    for (i, digit) in text.iter_mut().enumerate() {
+        *digit = b"0123456789abcdef"[(n >> (60 - 4 * i)) as usize & 15];
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const TRACE: &str = "0af7651916cd43dd8448eb211c80319c";
+
+    #[test]
+    fn a_well_formed_trace_goes_on_under_a_new_parent() {
+        let given = format!("00-{TRACE}-b7ad6b7169203331-00");
+        let trace = Ids::new().trace(Some(given.as_bytes()));
+        assert_eq!((&trace.trace_id[..], &trace.flags), (TRACE.as_bytes(), b"00"));
+        let mut out = Vec::new();
+        trace.write(&mut out);
+        assert_eq!(out.len(), 55);
+        assert_ne!(&out[36..52], b"b7ad6b7169203331");
+    }
+
+    #[test]
+    fn anything_else_begins_a_new_trace() {
+        let table = [
+            String::new(),
+            "00".to_owned(),
+            format!("ff-{TRACE}-b7ad6b7169203331-01"),
+            format!("00-{TRACE}-b7ad6b7169203331-01-more"),
+            format!("00-{TRACE}-0000000000000000-01"),
+            "00-00000000000000000000000000000000-b7ad6b7169203331-01".to_owned(),
+            format!("00-{}-b7ad6b7169203331-01", TRACE.to_uppercase()),
+        ];
+        for given in table {
+            let trace = Ids::new().trace(Some(given.as_bytes()));
+            assert_ne!(trace.trace_id, TRACE.as_bytes(), "{given}");
+        }
+    }
+
+    #[test]
+    fn request_ids_that_could_forge_a_log_line_are_not_kept() {
+        assert!(is_request_id(b"b2f5c9b0-1c7a-4a3f-8f0e-0a1b2c3d4e5f"));
+        for bad in [&b""[..], b"a b", b"a\"b", b"a{b", &[b'a'; 129]] {
+            assert!(!is_request_id(bad));
+        }
+    }
+}

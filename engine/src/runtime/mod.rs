@@ -1,0 +1,13 @@
+//! The only place that names monoio: a dozen concrete operations over its two drivers.
+//!
+//! Everything above works with [`Listener`], [`Reader`], [`Writer`], [`spawn`] and [`sleep_until`].
+//! A swap to another completion-based runtime is a rewrite of this folder and nothing else.
+
+mod driver;
+mod socket;
+mod task;
+
+pub use driver::available;
+pub(crate) use driver::{Driver, Fallen, Wanted, block_on};
+pub(crate) use socket::{Bell, Listener, Reader, SPARE, Shutter, Socket, Stop, Writer, connect};
+pub(crate) use task::{Task, first, sleep, spawn, supervised, within};

@@ -1,0 +1,384 @@
+//! Sockets with owned buffers. A read, once begun, is never dropped: it lives in its [`Reader`].
+
+use std::cell::{Cell, RefCell};
+use std::fmt;
+use std::future::{Future, poll_fn};
+use std::io;
+use std::net::{Shutdown, SocketAddr};
+use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
+use std::pin::Pin;
+use std::rc::Rc;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use monoio::buf::{IoBuf, IoBufMut};
+use monoio::io::{AsyncReadRent, AsyncWriteRent, Canceller, OwnedWriteHalf, Splitable};
+use monoio::net::{TcpListener, TcpStream};
+
+use super::Driver;
+
+/// A bound socket that this worker accepts from.
+#[derive(Debug)]
+pub(crate) struct Listener {
+    tcp: TcpListener,
+}
+
+/// Ends the accept loops of one worker: an accept must not be dropped, only cancelled.
+#[derive(Default)]
+pub(crate) struct Stop {
+    stopped: Cell<bool>,
+    canceller: RefCell<Canceller>,
+}
+
+/// Both directions of a connection, and a way to end it from outside.
+#[derive(Debug)]
+pub(crate) struct Socket {
+    pub(crate) reader: Reader,
+    pub(crate) writer: Writer,
+    pub(crate) shutter: Shutter,
+}
+
+/// The receiving direction. Holds at most one read; the read outlives whoever waits for it, so
+/// waiting can be given up and taken up again without losing a byte, on every driver.
+pub(crate) struct Reader {
+    pump: Pin<Box<dyn Future<Output = ()>>>,
+    slot: Rc<Slot>,
+}
+
+/// The sending direction.
+#[derive(Debug)]
+pub(crate) struct Writer {
+    half: OwnedWriteHalf<TcpStream>,
+}
+
+/// Ends a connection from outside: pending reads and writes return at once.
+#[derive(Clone, Debug)]
+pub(crate) struct Shutter {
+    /// Keeps the descriptor open, so that its number can't have become another socket's.
+    _alive: Rc<std::cell::UnsafeCell<TcpStream>>,
+    fd: RawFd,
+}
+
+/// Where a reader and its pump meet.
+#[derive(Default)]
+struct Slot {
+    /// Handed to the pump: read into this.
+    wanted: Cell<Option<Vec<u8>>>,
+    /// Handed back by the pump.
+    done: Cell<Option<(io::Result<usize>, Vec<u8>)>>,
+    armed: Cell<bool>,
+}
+
+impl Listener {
+    /// # Errors
+    /// When the descriptor can't be registered with the driver.
+    pub(crate) fn new(listener: std::net::TcpListener, driver: Driver) -> io::Result<Self> {
+        // A ring answers EAGAIN at once for a non-blocking descriptor instead of waiting.
+        listener.set_nonblocking(driver == Driver::Epoll)?;
+        Ok(Self { tcp: TcpListener::from_std(listener)? })
+    }
+
+    /// The next connection, or None once stopped.
+    pub(crate) async fn accept(&self, stop: &Stop) -> io::Result<Option<(Socket, SocketAddr)>> {
+        if stop.stopped.get() {
+            return Ok(None);
+        }
+        let handle = stop.canceller.borrow().handle();
+        match self.tcp.cancelable_accept(handle).await {
+            Ok((tcp, peer)) => Ok(Some((Socket::new(tcp), peer))),
+            Err(_) if stop.stopped.get() => Ok(None),
+            Err(e) => Err(e),
+        }
+    }
+}
+
+impl Stop {
+    pub(crate) fn stop(&self) {
+        self.stopped.set(true);
+        drop(self.canceller.take().cancel());
+    }
+
+    pub(crate) fn stopped(&self) -> bool {
+        self.stopped.get()
+    }
+}
+
+impl fmt::Debug for Stop {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Stop").field("stopped", &self.stopped).finish_non_exhaustive()
+    }
+}
+
+/// Connect within `span`.
+///
+/// # Errors
+/// What the kernel says; `TimedOut` when the time is up.
+pub(crate) async fn connect(address: SocketAddr, span: Duration) -> io::Result<Socket> {
+    // The one operation that may be dropped: nothing was read, and the descriptor dies with it.
+    match monoio::time::timeout(span, TcpStream::connect_addr(address)).await {
+        Ok(connected) => connected.map(Socket::new),
+        Err(_) => Err(io::ErrorKind::TimedOut.into()),
+    }
+}
+
+impl Socket {
+    fn new(tcp: TcpStream) -> Self {
+        // Heads and small bodies leave in one write; waiting for more would only add latency.
+        // An error means the peer is gone already, which the first read will say.
+        let _ = tcp.set_nodelay(true);
+        let fd = tcp.as_raw_fd();
+        let (read, write) = tcp.into_split();
+        let shutter = Shutter { _alive: Rc::clone(&read.0), fd };
+        Self { reader: Reader::new(read), writer: Writer { half: write }, shutter }
+    }
+}
+
+impl Reader {
+    fn new<H: AsyncReadRent + 'static>(half: H) -> Self {
+        let slot = Rc::new(Slot::default());
+        Self { pump: Box::pin(pump(half, Rc::clone(&slot))), slot }
+    }
+
+    /// Begin to read into the free capacity of `buffer`, behind what it holds. The last [`SPARE`]
+    /// bytes are left free, so that a piece can be ended without growing the buffer.
+    pub(crate) fn arm(&mut self, buffer: Vec<u8>) {
+        debug_assert!(!self.slot.armed.get(), "one read at a time");
+        debug_assert!(buffer.capacity() > buffer.len() + SPARE, "nowhere to read to");
+        self.slot.armed.set(true);
+        self.slot.wanted.set(Some(buffer));
+    }
+
+    pub(crate) fn armed(&self) -> bool {
+        self.slot.armed.get()
+    }
+
+    /// The armed read: how many bytes came (0: the peer sends no more) and the buffer.
+    pub(crate) fn poll_read(&mut self, cx: &mut Context<'_>) -> Poll<(io::Result<usize>, Vec<u8>)> {
+        debug_assert!(self.slot.armed.get(), "arm first");
+        if self.pump.as_mut().poll(cx).is_ready() {
+            debug_assert!(false, "the pump never ends");
+        }
+        match self.slot.done.take() {
+            Some(done) => {
+                self.slot.armed.set(false);
+                Poll::Ready(done)
+            }
+            None => Poll::Pending,
+        }
+    }
+
+    /// Wait for the armed read. May be dropped: the read stays armed.
+    pub(crate) async fn armed_read(&mut self) -> (io::Result<usize>, Vec<u8>) {
+        poll_fn(|cx| self.poll_read(cx)).await
+    }
+
+    /// Arm and wait.
+    pub(crate) async fn read(&mut self, buffer: Vec<u8>) -> (io::Result<usize>, Vec<u8>) {
+        self.arm(buffer);
+        self.armed_read().await
+    }
+}
+
+/// What a read leaves free at the end of its buffer: room for `\r\n0\r\n\r\n` and more.
+pub(crate) const SPARE: usize = 32;
+
+impl fmt::Debug for Reader {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Reader").field("armed", &self.slot.armed).finish_non_exhaustive()
+    }
+}
+
+/// One box for the life of the connection instead of one for each read.
+async fn pump<H: AsyncReadRent>(mut half: H, slot: Rc<Slot>) {
+    loop {
+        let buffer = poll_fn(|_| match slot.wanted.take() {
+            Some(buffer) => Poll::Ready(buffer),
+            // Nobody waits here: whoever arms also polls.
+            None => Poll::Pending,
+        })
+        .await;
+        let (from, to) = (buffer.len(), buffer.capacity().saturating_sub(SPARE));
+        let (result, part) = half.read(buffer.slice_mut(from..to)).await;
+        slot.done.set(Some((result, part.into_inner())));
+    }
+}
+
+impl Writer {
+    /// Send `bytes[from..]`, all of it.
+    pub(crate) async fn write_all(
+        &mut self,
+        mut bytes: Vec<u8>,
+        mut from: usize,
+    ) -> (io::Result<()>, Vec<u8>) {
+        while from < bytes.len() {
+            let (result, part) = self.half.write(bytes.slice(from..)).await;
+            bytes = part.into_inner();
+            match result {
+                Ok(0) => return (Err(io::ErrorKind::WriteZero.into()), bytes),
+                Ok(n) => from += n,
+                Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+                Err(e) => return (Err(e), bytes),
+            }
+        }
+        (Ok(()), bytes)
+    }
+
+    /// Say that no more comes; what was written is still delivered.
+    pub(crate) async fn finish(&mut self) {
+        // The peer may be gone already, and then there is nobody left to tell.
+        let _ = self.half.shutdown().await;
+    }
+}
+
+impl Shutter {
+    pub(crate) fn shut(&self, how: Shutdown) {
+        let how = match how {
+            Shutdown::Read => rustix::net::Shutdown::Read,
+            Shutdown::Write => rustix::net::Shutdown::Write,
+            Shutdown::Both => rustix::net::Shutdown::Both,
+        };
+        // SAFETY: `_alive` keeps the descriptor open for as long as this value lives.
+        let fd = unsafe { BorrowedFd::borrow_raw(self.fd) };
+        // Not connected any more: then it is shut already.
+        let _ = rustix::net::shutdown(fd, how);
+    }
+}
+
+/// A bell that another thread can ring for this worker, without waking cost when it is silent.
+#[derive(Debug)]
+pub(crate) struct Bell {
+    reader: Reader,
+}
+
+impl Bell {
+    /// # Errors
+    /// When the descriptor can't be registered with the driver.
+    pub(crate) fn new(end: std::os::unix::net::UnixStream, driver: Driver) -> io::Result<Self> {
+        end.set_nonblocking(driver == Driver::Epoll)?;
+        Ok(Self { reader: Reader::new(monoio::net::UnixStream::from_std(end)?) })
+    }
+
+    /// Wait until it was rung; any number of rings since the last time count as one. False: the
+    /// other end is gone.
+    pub(crate) async fn rung(&mut self) -> bool {
+        let (result, _) = self.reader.read(Vec::with_capacity(SPARE + 64)).await;
+        matches!(result, Ok(n) if n > 0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::{Read, Write};
+
+    use super::*;
+    use crate::runtime::{Wanted, block_on, sleep};
+
+    /// Every driver this machine has.
+    fn on_every_driver<F: Future<Output = ()>>(test: impl Fn(Driver) -> F) {
+        let mut ran = 0;
+        for driver in Driver::LADDER {
+            ran += usize::from(block_on(Wanted::Only(driver), |d, _| test(d)).is_ok());
+        }
+        assert!(ran > 0, "epoll at least");
+    }
+
+    fn pair(driver: Driver) -> (Listener, SocketAddr) {
+        let std = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = std.local_addr().unwrap();
+        (Listener::new(std, driver).unwrap(), address)
+    }
+
+    async fn accepted(driver: Driver) -> (std::net::TcpStream, Socket) {
+        let (listener, address) = pair(driver);
+        let client = std::net::TcpStream::connect(address).unwrap();
+        let (socket, _) = listener.accept(&Stop::default()).await.unwrap().unwrap();
+        (client, socket)
+    }
+
+    #[test]
+    fn a_read_that_nobody_waits_for_any_more_loses_nothing() {
+        on_every_driver(|driver| async move {
+            let (mut client, mut socket) = accepted(driver).await;
+            socket.reader.arm(Vec::with_capacity(64));
+            let gave_up =
+                monoio::time::timeout(Duration::from_millis(5), socket.reader.armed_read()).await;
+            assert!(gave_up.is_err(), "nothing was sent yet");
+            client.write_all(b"hello").unwrap();
+            let (result, buffer) = socket.reader.armed_read().await;
+            assert_eq!((result.unwrap(), &buffer[..]), (5, &b"hello"[..]), "{driver:?}");
+        });
+    }
+
+    #[test]
+    fn shutting_wakes_a_pending_read() {
+        on_every_driver(|driver| async move {
+            let (client, mut socket) = accepted(driver).await;
+            let shutter = socket.shutter.clone();
+            drop(spawn_shut(shutter));
+            let (result, _) = socket.reader.read(Vec::with_capacity(64)).await;
+            assert_eq!(result.unwrap(), 0, "{driver:?}");
+            drop(client);
+        });
+    }
+
+    #[test]
+    fn shutting_wakes_a_pending_write() {
+        on_every_driver(|driver| async move {
+            let (client, mut socket) = accepted(driver).await;
+            drop(spawn_shut(socket.shutter.clone()));
+            // More than both socket buffers hold, and a client that never reads.
+            let (result, _) = socket.writer.write_all(vec![0; 64 << 20], 0).await;
+            assert!(result.is_err(), "{driver:?}");
+            drop(client);
+        });
+    }
+
+    fn spawn_shut(shutter: Shutter) -> crate::runtime::Task<()> {
+        crate::runtime::spawn(async move {
+            sleep(Duration::from_millis(5)).await;
+            shutter.shut(Shutdown::Both);
+        })
+    }
+
+    #[test]
+    fn stopping_ends_a_pending_accept() {
+        on_every_driver(|driver| async move {
+            let (listener, _) = pair(driver);
+            let stop = Rc::new(Stop::default());
+            let later = Rc::clone(&stop);
+            drop(crate::runtime::spawn(async move {
+                sleep(Duration::from_millis(5)).await;
+                later.stop();
+            }));
+            assert!(listener.accept(&stop).await.unwrap().is_none(), "{driver:?}");
+        });
+    }
+
+    #[test]
+    fn a_bell_rings_across_threads() {
+        on_every_driver(|driver| async move {
+            let (here, mut there) = std::os::unix::net::UnixStream::pair().unwrap();
+            let mut bell = Bell::new(here, driver).unwrap();
+            let thread = std::thread::spawn(move || {
+                there.write_all(&[1]).unwrap();
+                there
+            });
+            assert!(bell.rung().await, "{driver:?}");
+            drop(thread.join().unwrap());
+            assert!(!bell.rung().await, "{driver:?}: the other end is gone");
+        });
+    }
+
+    #[test]
+    fn bytes_written_arrive_in_order() {
+        on_every_driver(|driver| async move {
+            let (mut client, mut socket) = accepted(driver).await;
+            let (result, _) = socket.writer.write_all(b"xxhello".to_vec(), 2).await;
+            result.unwrap();
+            socket.writer.finish().await;
+            let mut got = String::new();
+            client.read_to_string(&mut got).unwrap();
+            assert_eq!(got, "hello", "{driver:?}");
+        });
+    }
+}

@@ -1,0 +1,334 @@
+//! One attempt at one endpoint: a connection, the request, and the head of what comes back.
+
+pub(crate) mod connection;
+pub(crate) mod pool;
+pub(crate) mod response;
+pub(crate) mod upload;
+
+use std::future::{Future, poll_fn};
+use std::io;
+use std::pin::Pin;
+use std::rc::Rc;
+use std::task::Poll;
+use std::time::Duration;
+
+use sluice_policy::decision::{Call, Failure};
+use sluice_policy::facts::Body;
+use sluice_policy::flight::Flight;
+use sluice_policy::plan::Route;
+
+use crate::buffer::{HEADROOM, SMALL};
+use crate::http::body::Encoder;
+use crate::http::parse::{self, ResponseHead, Scan, Scanned};
+use crate::http::{ClientFault, Exchange, Pending, write};
+use crate::runtime::{self, SPARE};
+use crate::sweep::Until;
+use crate::worker::Worker;
+use connection::Connection;
+use pool::Pool;
+use response::Response;
+use upload::{Upload, UploadFault, Uploaded};
+
+/// How an attempt went.
+#[derive(Debug)]
+pub(crate) enum Called {
+    /// A final head has come.
+    Responded(Response),
+    /// `replayable`: every byte of the request is still here.
+    Failed { failure: Failure, replayable: bool },
+    /// The client's own part failed; the request is over.
+    Client(ClientFault),
+}
+
+/// A response head may be this long.
+const HEAD_BYTES_MAX: usize = 64 * 1024;
+
+/// A client that asked for `100 Continue` is told to go on after this long, whether the upstream
+/// said so or not (RFC 9110 section 10.1.1 asks for patience, not for more).
+const EXPECT_WAIT: Duration = Duration::from_secs(1);
+
+/// Carry out one [`Call`].
+pub(crate) async fn call<X: Exchange>(
+    worker: &Rc<Worker>,
+    exchange: &mut X,
+    flight: &Flight,
+    call: Call,
+) -> Called {
+    let Some(pool) = worker.pools.pool(call.endpoint) else {
+        return failed(exchange, Failure::Connect);
+    };
+    let connection = match connect(worker, &pool, call).await {
+        Ok(connection) => connection,
+        Err(failure) => return failed(exchange, failure),
+    };
+    let Some(route) = flight.route() else {
+        return failed(exchange, Failure::Connect);
+    };
+    let body_bytes_max = flight.body_bytes_max();
+    let mut attempt = Attempt {
+        worker,
+        exchange,
+        connection,
+        call,
+        upload: None,
+        body_bytes_max,
+        expecting: None,
+    };
+    attempt.send(route, &pool).await;
+    attempt.head().await
+}
+
+fn failed<X: Exchange>(exchange: &X, failure: Failure) -> Called {
+    Called::Failed { failure, replayable: exchange.body() != Pending::Taken }
+}
+
+async fn connect(worker: &Worker, pool: &Rc<Pool>, call: Call) -> Result<Connection, Failure> {
+    if call.fresh {
+        pool.distrust();
+    } else if let Some(connection) = pool.take() {
+        return Ok(connection);
+    }
+    let place = pool.place().ok_or(Failure::PoolFull)?;
+    let left = call.deadline.since(worker.now().at).min(call.connect);
+    Connection::open(worker, place, left).await.map_err(|e| match e.kind() {
+        io::ErrorKind::TimedOut => Failure::ConnectTimeout,
+        _ => Failure::Connect,
+    })
+}
+
+/// A request on its way.
+struct Attempt<'a, X> {
+    worker: &'a Rc<Worker>,
+    exchange: &'a mut X,
+    connection: Connection,
+    call: Call,
+    upload: Option<Upload>,
+    body_bytes_max: Option<u64>,
+    /// The client waits for `100 Continue`; when this is over it is told to go on.
+    expecting: Option<Pin<Box<dyn Future<Output = ()>>>>,
+}
+
+/// What waiting for a head brought.
+enum Arrived {
+    Bytes(io::Result<usize>, Vec<u8>),
+    Uploaded(Uploaded),
+    ClientGone,
+    /// The patience with `Expect` is over.
+    GoOn,
+}
+
+impl<X: Exchange> Attempt<'_, X> {
+    /// Send the head, and the body as far as it is here; start the rest on its way.
+    async fn send(&mut self, route: &Route, pool: &Pool) {
+        let pending = self.exchange.body();
+        let head = self.exchange.head();
+        let expects = head.expects && pending == Pending::Coming;
+        let mut out = self.worker.buffers.small();
+        let passport = self.exchange.passport();
+        write::request(&mut out, head, passport, &route.rewrite, &pool.name, expects);
+        if let Pending::Whole(body) = pending {
+            out.extend_from_slice(body);
+        }
+        let coming = pending == Pending::Coming;
+        self.connection.watch.set(self.worker.now_cached().at, self.call.idle, Until::Both);
+        let Some(mut writer) = self.connection.writer.take() else { return };
+        let (result, out) = writer.write_all(out, 0).await;
+        self.worker.buffers.give(out);
+        self.connection.writer = Some(writer);
+        if result.is_err() {
+            // What the upstream said before it closed may still be there to be read; if not, the
+            // read tells how it ended.
+            return;
+        }
+        if expects {
+            self.expecting = Some(Box::pin(runtime::sleep(EXPECT_WAIT)));
+            self.watch_for_head();
+        } else if coming {
+            self.start_upload();
+        } else {
+            self.watch_for_head();
+        }
+    }
+
+    fn start_upload(&mut self) {
+        let encoder = match self.exchange.head().body {
+            Body::Empty | Body::Length(_) => Encoder::Plain,
+            Body::Unknown => Encoder::Chunked,
+        };
+        let Some(source) = self.exchange.take_body(self.body_bytes_max) else { return };
+        let Some(writer) = self.connection.writer.take() else {
+            self.exchange.give_body(source);
+            return;
+        };
+        self.upload = Some(Upload::start(
+            Rc::clone(self.worker),
+            source,
+            writer,
+            Rc::clone(&self.connection.watch),
+            encoder,
+            self.call.idle,
+        ));
+    }
+
+    /// The request has been sent: from here on the response's head is awaited.
+    fn watch_for_head(&self) {
+        let now = self.worker.now_cached().at;
+        let left = self.call.deadline.since(now);
+        // An upload may have outlasted the deadline, which does not count it.
+        let span =
+            if left.is_zero() { self.call.first_byte } else { self.call.first_byte.min(left) };
+        self.connection.watch.set(now, span, Until::Both);
+    }
+
+    async fn head(mut self) -> Called {
+        let mut scan = Scan::default();
+        loop {
+            let (result, buffer) = match self.arrived().await {
+                Arrived::Bytes(result, buffer) => (result, buffer),
+                Arrived::Uploaded(uploaded) => match self.uploaded(uploaded) {
+                    Some(fault) => return Called::Client(fault),
+                    None => continue,
+                },
+                Arrived::ClientGone => return self.give_up(ClientFault::Gone).await,
+                Arrived::GoOn => {
+                    let go_on = ResponseHead { status: 100, reason: (0, 8), ..Default::default() };
+                    if !self.exchange.interim(b"Continue", &go_on).await {
+                        return self.give_up(ClientFault::Gone).await;
+                    }
+                    self.start_upload();
+                    continue;
+                }
+            };
+            if !matches!(result, Ok(n) if n > 0) {
+                return self.ended(&buffer).await;
+            }
+            match self.read(buffer, &mut scan).await {
+                Read::More => {}
+                Read::Final { buffer, body_at } => return self.responded(buffer, body_at),
+                Read::Malformed => return self.fail(Failure::Malformed).await,
+                Read::ClientGone => return self.give_up(ClientFault::Gone).await,
+            }
+        }
+    }
+
+    async fn arrived(&mut self) -> Arrived {
+        poll_fn(|cx| {
+            if let Some(upload) = &mut self.upload
+                && let Poll::Ready(uploaded) = Pin::new(upload).poll(cx)
+            {
+                self.upload = None;
+                return Poll::Ready(Arrived::Uploaded(uploaded));
+            }
+            if let Poll::Ready((result, buffer)) = self.connection.poll_read(cx) {
+                return Poll::Ready(Arrived::Bytes(result, buffer));
+            }
+            if let Some(patience) = &mut self.expecting
+                && patience.as_mut().poll(cx).is_ready()
+            {
+                self.expecting = None;
+                return Poll::Ready(Arrived::GoOn);
+            }
+            self.exchange.poll_gone(cx).map(|()| Arrived::ClientGone)
+        })
+        .await
+    }
+
+    /// Understand what has come so far: interim heads are passed on, a final one ends it.
+    async fn read(&mut self, mut buffer: Vec<u8>, scan: &mut Scan) -> Read {
+        let to_head = self.exchange.head().method() == "HEAD";
+        loop {
+            let end = match scan.run(&buffer[HEADROOM..]) {
+                Scanned::Head(end) => HEADROOM + end,
+                Scanned::More if buffer.len() < HEAD_BYTES_MAX => {
+                    if buffer.capacity() - buffer.len() <= SPARE {
+                        buffer.reserve(SMALL);
+                    }
+                    self.connection.reader.arm(buffer);
+                    return Read::More;
+                }
+                Scanned::More | Scanned::BareLf => return Read::Malformed,
+            };
+            let head = &mut self.connection.head;
+            if parse::response(head, &buffer, HEADROOM, end, to_head).is_err() {
+                return Read::Malformed;
+            }
+            match head.status {
+                // Nobody asked to switch protocols: `Upgrade` is not passed on.
+                101 => return Read::Malformed,
+                100 => {
+                    if self.expecting.take().is_some() {
+                        if !self.exchange.interim(&buffer, &self.connection.head).await {
+                            return Read::ClientGone;
+                        }
+                        self.start_upload();
+                    }
+                }
+                102..=199 => {
+                    if !self.exchange.interim(&buffer, &self.connection.head).await {
+                        return Read::ClientGone;
+                    }
+                }
+                _ => return Read::Final { buffer, body_at: end },
+            }
+            buffer.drain(HEADROOM..end);
+            *scan = Scan::default();
+        }
+    }
+
+    fn responded(self, buffer: Vec<u8>, body_at: usize) -> Called {
+        let Self { connection, upload, call, .. } = self;
+        Called::Responded(Response::new(connection, buffer, body_at, upload, call.idle))
+    }
+
+    /// The body has been sent, or not. Some: the client's own fault.
+    fn uploaded(&mut self, uploaded: Uploaded) -> Option<ClientFault> {
+        self.connection.writer = uploaded.writer;
+        self.exchange.give_body(uploaded.source);
+        self.worker.tick_clock();
+        match uploaded.result {
+            Err(UploadFault::Client(fault)) => return Some(fault),
+            // It may have answered before it stopped reading: what it said is yet to be read.
+            Ok(()) | Err(UploadFault::Upstream | UploadFault::Abandoned) => {}
+        }
+        self.watch_for_head();
+        None
+    }
+
+    /// The upstream closed, reset or ran out of time before a head was whole.
+    async fn ended(self, buffer: &[u8]) -> Called {
+        let failure = if self.connection.watch.fired() {
+            Failure::TimedOut
+        } else if self.connection.reused && Connection::is_empty(buffer) {
+            Failure::Stale
+        } else {
+            Failure::Broken
+        };
+        self.fail(failure).await
+    }
+
+    async fn fail(mut self, failure: Failure) -> Called {
+        self.stop_upload().await;
+        failed(self.exchange, failure)
+    }
+
+    async fn give_up(mut self, fault: ClientFault) -> Called {
+        self.stop_upload().await;
+        Called::Client(fault)
+    }
+
+    async fn stop_upload(&mut self) {
+        if let Some(upload) = self.upload.take() {
+            self.connection.watch.shut();
+            upload.abandon();
+            self.exchange.give_body(upload.await.source);
+        }
+    }
+}
+
+/// What the bytes so far are.
+enum Read {
+    More,
+    Final { buffer: Vec<u8>, body_at: usize },
+    Malformed,
+    ClientGone,
+}

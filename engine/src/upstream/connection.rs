@@ -1,0 +1,88 @@
+//! One HTTP/1.1 connection to an endpoint.
+
+use std::io;
+use std::rc::Rc;
+use std::task::{Context, Poll, Waker};
+use std::time::Duration;
+
+use super::pool::Place;
+use crate::buffer::{self, HEADROOM};
+use crate::http::parse::ResponseHead;
+use crate::runtime::{self, Reader, Writer};
+use crate::sweep::Watch;
+use crate::worker::Worker;
+
+/// Lives in a pool, or in the request that uses it. Dropped: closed.
+#[derive(Debug)]
+pub(crate) struct Connection {
+    // The deadline goes before the descriptor it guards.
+    pub(crate) watch: Rc<Watch>,
+    pub(crate) reader: Reader,
+    /// Away while a body is being sent.
+    pub(crate) writer: Option<Writer>,
+    /// Memory for response heads, used again and again.
+    pub(crate) head: ResponseHead,
+    /// It has served a request before: it may have been closed in the meantime.
+    pub(crate) reused: bool,
+    pub(crate) place: Place,
+}
+
+impl Connection {
+    /// Connect to the first address that answers.
+    ///
+    /// # Errors
+    /// The last address's error; `TimedOut` when the time is up.
+    pub(crate) async fn open(worker: &Worker, place: Place, within: Duration) -> io::Result<Self> {
+        let addresses = place.0.addresses.borrow().clone();
+        let mut last = io::Error::from(io::ErrorKind::AddrNotAvailable);
+        let until = worker.now().at + within;
+        for address in addresses {
+            let left = until.since(worker.now().at);
+            if left.is_zero() {
+                last = io::ErrorKind::TimedOut.into();
+                break;
+            }
+            match runtime::connect(address, left).await {
+                Ok(socket) => {
+                    worker.cells.upstream_connections_total.add(1);
+                    let watch = Rc::new(worker.sweeper.watch(socket.shutter));
+                    let mut connection = Self {
+                        watch,
+                        reader: socket.reader,
+                        writer: Some(socket.writer),
+                        head: ResponseHead::default(),
+                        reused: false,
+                        place,
+                    };
+                    connection.arm(worker);
+                    return Ok(connection);
+                }
+                Err(e) => last = e,
+            }
+        }
+        worker.cells.upstream_connects_failed.add(1);
+        Err(last)
+    }
+
+    /// Have a read waiting, with nothing in its buffer.
+    pub(crate) fn arm(&mut self, worker: &Worker) {
+        self.reader.arm(buffer::with_headroom(worker.buffers.small()));
+    }
+
+    /// Whether the other side has said nothing: no bytes, no end, no error.
+    pub(crate) fn is_quiet(&mut self) -> bool {
+        // Nobody is to be woken: who takes the connection polls again, with a waker.
+        let mut nobody = Context::from_waker(Waker::noop());
+        self.reader.armed() && self.reader.poll_read(&mut nobody).is_pending()
+    }
+
+    /// The armed read. The buffer holds [`HEADROOM`] in front.
+    pub(crate) fn poll_read(&mut self, cx: &mut Context<'_>) -> Poll<(io::Result<usize>, Vec<u8>)> {
+        self.reader.poll_read(cx)
+    }
+
+    /// Whether a buffer holds no byte of a response.
+    pub(crate) fn is_empty(buffer: &[u8]) -> bool {
+        buffer.len() <= HEADROOM
+    }
+}

@@ -1,0 +1,166 @@
+//! A worker's connections to each endpoint: bounded, reused last in first out, and never trusted.
+//!
+//! An idle connection keeps a read armed. Whatever that read brings (an end, an error, bytes that
+//! nobody asked for) closes the connection; only silence makes it fit for the next request.
+
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+
+use sluice_policy::plan::{EndpointKey, Plan};
+use sluice_policy::time::Instant;
+
+use super::connection::Connection;
+use crate::observe::cells::Cells;
+
+/// One worker's pools.
+#[derive(Debug)]
+pub(crate) struct Pools {
+    by_endpoint: RefCell<BTreeMap<EndpointKey, Rc<Pool>>>,
+    cells: Arc<Cells>,
+}
+
+/// The connections of one worker to one endpoint.
+#[derive(Debug)]
+pub(crate) struct Pool {
+    /// As written: `host:port`.
+    pub(crate) name: String,
+    /// In the order to be tried.
+    pub(crate) addresses: RefCell<Vec<SocketAddr>>,
+    idle: RefCell<Vec<Idle>>,
+    open: Cell<u32>,
+    open_max: Cell<u32>,
+    keepalive: Cell<Duration>,
+    /// No plan names it any more: what comes back is closed.
+    retired: Cell<bool>,
+    cells: Arc<Cells>,
+}
+
+#[derive(Debug)]
+struct Idle {
+    connection: Connection,
+    since: Instant,
+}
+
+/// The right to one connection of a pool; given back when dropped.
+#[derive(Debug)]
+pub(crate) struct Place(pub(crate) Rc<Pool>);
+
+impl Pools {
+    pub(crate) fn new(cells: Arc<Cells>) -> Self {
+        Self { by_endpoint: RefCell::default(), cells }
+    }
+
+    /// Have a pool for every endpoint of the plan. The others lose their idle connections, and go
+    /// when their last request has ended.
+    pub(crate) fn adopt(&self, plan: &Plan, addresses: &BTreeMap<EndpointKey, Vec<SocketAddr>>) {
+        let mut pools = self.by_endpoint.borrow_mut();
+        for pool in pools.values() {
+            pool.retired.set(true);
+        }
+        for upstream in plan.upstreams() {
+            for endpoint in &upstream.endpoints {
+                let pool = pools
+                    .entry(endpoint.key)
+                    .or_insert_with(|| Rc::new(Pool::new(&endpoint.address, &self.cells)));
+                pool.retired.set(false);
+                pool.open_max.set(upstream.connections_max);
+                pool.keepalive.set(upstream.keepalive);
+                let addresses = addresses.get(&endpoint.key).cloned().unwrap_or_default();
+                if *pool.addresses.borrow() != addresses {
+                    pool.addresses.replace(addresses);
+                    pool.idle.borrow_mut().clear();
+                }
+            }
+        }
+        for pool in pools.values().filter(|pool| pool.retired.get()) {
+            pool.idle.borrow_mut().clear();
+        }
+    }
+
+    pub(crate) fn pool(&self, key: EndpointKey) -> Option<Rc<Pool>> {
+        self.by_endpoint.borrow().get(&key).cloned()
+    }
+
+    /// Close what died, was too long idle, or has no plan any more. A few times a second.
+    pub(crate) fn sweep(&self, now: Instant) {
+        let mut pools = self.by_endpoint.borrow_mut();
+        for pool in pools.values() {
+            pool.sweep(now);
+        }
+        // A flight of the old plan may still try again here as long as one is in progress.
+        pools.retain(|_, pool| {
+            !pool.retired.get() || pool.open.get() > 0 || Rc::strong_count(pool) > 1
+        });
+    }
+}
+
+impl Pool {
+    fn new(name: &str, cells: &Arc<Cells>) -> Self {
+        Self {
+            name: name.to_owned(),
+            addresses: RefCell::default(),
+            idle: RefCell::default(),
+            open: Cell::new(0),
+            open_max: Cell::new(0),
+            keepalive: Cell::new(Duration::ZERO),
+            retired: Cell::new(false),
+            cells: Arc::clone(cells),
+        }
+    }
+
+    /// The connection used last that is still silent.
+    pub(crate) fn take(&self) -> Option<Connection> {
+        loop {
+            let mut connection = self.idle.borrow_mut().pop()?.connection;
+            if connection.is_quiet() {
+                self.cells.upstream_reused.add(1);
+                return Some(connection);
+            }
+            self.cells.upstream_idle_closed.add(1);
+        }
+    }
+
+    /// One idle connection was found dead on use: those that have been idle longer are no better.
+    pub(crate) fn distrust(&self) {
+        let idle = std::mem::take(&mut *self.idle.borrow_mut());
+        self.cells.upstream_idle_closed.add(idle.len() as u64);
+    }
+
+    /// Room for one more connection; None at the bound.
+    pub(crate) fn place(self: &Rc<Self>) -> Option<Place> {
+        if self.open.get() >= self.open_max.get() {
+            return None;
+        }
+        self.open.set(self.open.get() + 1);
+        self.cells.upstream_connections_open.add(1);
+        Some(Place(Rc::clone(self)))
+    }
+
+    /// Keep a connection whose last response was read to its end and not a byte further.
+    pub(crate) fn give_back(&self, mut connection: Connection, now: Instant) {
+        if self.retired.get() || self.keepalive.get().is_zero() || !connection.is_quiet() {
+            return;
+        }
+        self.idle.borrow_mut().push(Idle { connection, since: now });
+    }
+
+    fn sweep(&self, now: Instant) {
+        let keepalive = self.keepalive.get();
+        let mut idle = self.idle.borrow_mut();
+        let before = idle.len();
+        idle.retain_mut(|idle| idle.connection.is_quiet());
+        self.cells.upstream_idle_closed.add((before - idle.len()) as u64);
+        idle.retain(|idle| now.since(idle.since) < keepalive);
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        self.0.open.set(self.0.open.get().saturating_sub(1));
+        self.0.cells.upstream_connections_open.sub(1);
+    }
+}

@@ -1,0 +1,306 @@
+//! What a worker's connections share: its policy, its pools, its figures. One thread's memory.
+
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+use std::rc::Rc;
+use std::sync::Arc;
+
+use sluice_config::Config;
+use sluice_policy::Policy;
+use sluice_policy::decision::{Decision, Event};
+use sluice_policy::facts::Facts;
+use sluice_policy::flight::{Ending, Flight, Record};
+use sluice_policy::time::Now;
+
+use super::{DRAIN_IDLE, Message, Seat};
+use crate::buffer::Buffers;
+use crate::clock::{Clock, WallOffset};
+use crate::http::head::Head;
+use crate::http::parse::{BadHead, HeadRules};
+use crate::http::write::Passport;
+use crate::ids::Ids;
+use crate::observe::cells::{Cells, LimitCells, RouteCells};
+use crate::observe::record::{Lines, Refusal};
+use crate::runtime::Stop;
+use crate::sweep::Sweeper;
+use crate::upstream::pool::Pools;
+
+/// One worker. Borrowed for one call at a time, never across an await.
+#[derive(Debug)]
+pub(crate) struct Worker {
+    pub(crate) cells: Arc<Cells>,
+    pub(crate) sweeper: Rc<Sweeper>,
+    pub(crate) pools: Pools,
+    pub(crate) buffers: Buffers,
+    pub(crate) ids: Ids,
+    pub(crate) stop: Stop,
+    /// Connections by client address, where they are bounded.
+    pub(crate) clients: RefCell<BTreeMap<IpAddr, u32>>,
+    policy: RefCell<Policy>,
+    current: RefCell<Rc<Current>>,
+    lines: RefCell<Lines>,
+    clock: Clock,
+    wall: Cell<WallOffset>,
+    now: Cell<Now>,
+    date: Cell<(u64, Date)>,
+    ticks: Cell<u32>,
+}
+
+/// IMF-fixdate (RFC 9110 section 5.6.7) is 29 bytes long.
+pub(crate) type Date = [u8; 29];
+
+/// The configuration that new requests begin under, prepared for them.
+#[derive(Debug)]
+pub(crate) struct Current {
+    pub(crate) config: Arc<Config>,
+    pub(crate) head_bytes: usize,
+    identity: Vec<Identity>,
+    routes: Vec<Arc<RouteCells>>,
+    limits: Vec<Arc<LimitCells>>,
+}
+
+/// A field that clients may not send, lower case.
+#[derive(Debug)]
+enum Identity {
+    Name(String),
+    Prefix(String),
+}
+
+impl Current {
+    fn new(config: &Arc<Config>, cells: &Cells) -> Rc<Self> {
+        let plan = &config.plan;
+        let identity =
+            config.server.identity_headers.iter().map(|name| match name.strip_suffix('*') {
+                Some(prefix) => Identity::Prefix(prefix.to_owned()),
+                None => Identity::Name(name.clone()),
+            });
+        Rc::new(Self {
+            config: Arc::clone(config),
+            head_bytes: config.server.header_bytes as usize,
+            identity: identity.collect(),
+            routes: plan.routes().iter().map(|route| cells.route(&route.name)).collect(),
+            limits: plan.limit_names().map(|name| cells.limit(name)).collect(),
+        })
+    }
+
+    pub(crate) fn head_rules(&self) -> HeadRules {
+        let server = &self.config.server;
+        HeadRules { fields_max: usize::from(server.headers), slashes: server.encoded_slashes }
+    }
+
+    /// Drop what only the gateway may say. The built-in names were dropped by the parser.
+    pub(crate) fn strip_identity(&self, head: &mut Head) {
+        if self.identity.is_empty() {
+            return;
+        }
+        head.drop_fields(|name| {
+            self.identity.iter().any(|identity| match identity {
+                Identity::Name(full) => full.as_bytes().eq_ignore_ascii_case(name),
+                Identity::Prefix(prefix) => name
+                    .get(..prefix.len())
+                    .is_some_and(|start| start.eq_ignore_ascii_case(prefix.as_bytes())),
+            })
+        });
+    }
+}
+
+impl Worker {
+    pub(super) fn new(seat: Seat) -> Rc<Self> {
+        let Seat { generation, ledger, clock, cells, journal, .. } = seat;
+        let config = &generation.config;
+        let pools = Pools::new(Arc::clone(&cells));
+        pools.adopt(&config.plan, &generation.addresses);
+        let ids = Ids::new();
+        let wall = WallOffset::read(clock);
+        let now = wall.now(clock.at());
+        Rc::new(Self {
+            sweeper: Sweeper::new(now.at),
+            pools,
+            buffers: Buffers::default(),
+            stop: Stop::default(),
+            clients: RefCell::default(),
+            policy: RefCell::new(Policy::new(Arc::clone(&config.plan), ledger, ids.draw())),
+            current: RefCell::new(Current::new(config, &cells)),
+            lines: RefCell::new(Lines::new(journal)),
+            ids,
+            clock,
+            wall: Cell::new(wall),
+            now: Cell::new(now),
+            date: Cell::new((0, [b' '; 29])),
+            ticks: Cell::new(0),
+            cells,
+        })
+    }
+
+    /// Read the clock.
+    pub(crate) fn now(&self) -> Now {
+        let now = self.wall.get().now(self.clock.at());
+        self.now.set(now);
+        now
+    }
+
+    /// The clock as last read: for deadlines that need not be exact.
+    pub(crate) fn now_cached(&self) -> Now {
+        self.now.get()
+    }
+
+    /// An event has come from outside: later uses of [`Self::now_cached`] are as of now.
+    pub(crate) fn tick_clock(&self) {
+        self.now();
+    }
+
+    pub(crate) fn current(&self) -> Rc<Current> {
+        Rc::clone(&self.current.borrow())
+    }
+
+    pub(crate) fn begin(&self, facts: &Facts<'_>) -> Flight {
+        self.cells.in_flight.add(1);
+        self.policy.borrow_mut().begin(self.now(), facts)
+    }
+
+    pub(crate) fn decide(&self, facts: &Facts<'_>, flight: &mut Flight, event: Event) -> Decision {
+        let now = match event {
+            Event::Arrived => self.now_cached(),
+            Event::Learned
+            | Event::Responded { .. }
+            | Event::Failed { .. }
+            | Event::Woke
+            | Event::Missed => self.now(),
+        };
+        self.policy.borrow_mut().decide(now, facts, flight, event)
+    }
+
+    pub(crate) fn end(&self, flight: Flight, ending: Ending) -> Record {
+        self.cells.in_flight.sub(1);
+        self.policy.borrow_mut().end(self.now(), flight, ending)
+    }
+
+    /// Count and log a request that is over.
+    pub(crate) fn observe(&self, record: &Record, head: &Head, passport: &Passport) {
+        let current = self.current.borrow();
+        current.count(record, head.method(), &self.cells);
+        let at = self.wall.get().since_1970(self.now_cached().at);
+        let log = &current.config.log.access;
+        let mut lines = self.lines.borrow_mut();
+        lines.record(log, &self.cells, self.ids.draw(), at, record, head, passport);
+    }
+
+    /// Count and log a head that was refused before policy saw it.
+    pub(crate) fn refused(
+        &self,
+        current: &Current,
+        peer: IpAddr,
+        bad: BadHead,
+        request_id: &[u8],
+        bytes: u64,
+    ) {
+        let cells = &self.cells;
+        let cell = match bad.status {
+            408 => &cells.refused_408,
+            414 => &cells.refused_414,
+            431 => &cells.refused_431,
+            501 => &cells.refused_501,
+            505 => &cells.refused_505,
+            _ => &cells.refused_400,
+        };
+        cell.add(1);
+        let at = self.wall.get().since_1970(self.now_cached().at);
+        let refusal = Refusal { peer, status: bad.status, code: bad.code, request_id, bytes };
+        let log = &current.config.log.access;
+        self.lines.borrow_mut().refusal(log, cells, self.ids.draw(), at, &refusal);
+    }
+
+    /// For the Date field; written anew once a second.
+    pub(crate) fn date(&self) -> Date {
+        let second = self.now_cached().wall.0;
+        let (of, date) = self.date.get();
+        if of == second {
+            return date;
+        }
+        let at = std::time::UNIX_EPOCH + std::time::Duration::from_secs(second);
+        let text = httpdate::fmt_http_date(at);
+        let date = text.as_bytes().try_into().unwrap_or([b' '; 29]);
+        self.date.set((second, date));
+        date
+    }
+
+    pub(super) fn told(&self, message: Message) {
+        match message {
+            Message::Adopt(generation) => {
+                let config = &generation.config;
+                self.pools.adopt(&config.plan, &generation.addresses);
+                self.policy.borrow_mut().adopt(Arc::clone(&config.plan));
+                self.current.replace(Current::new(config, &self.cells));
+            }
+            Message::Drain => self.stop.stop(),
+            Message::Inspect(reply) => {
+                let snapshot = self.policy.borrow().inspect(self.now());
+                // Who asked may have lost patience.
+                let _ = reply.send(snapshot);
+            }
+        }
+    }
+
+    /// Housekeeping. True: drained, nothing is left to do.
+    pub(super) fn tick(&self) -> bool {
+        let ticks = self.ticks.get().wrapping_add(1);
+        self.ticks.set(ticks);
+        if ticks.is_multiple_of(WALL_TICKS) {
+            self.wall.set(WallOffset::read(self.clock));
+        }
+        let now = self.now();
+        self.sweeper.sweep(now.at);
+        if ticks.is_multiple_of(POOL_TICKS) {
+            self.pools.sweep(now.at);
+        }
+        self.lines.borrow_mut().flush(&self.cells);
+        if !self.stop.stopped() {
+            return false;
+        }
+        self.sweeper.sweep_idle(now.at, DRAIN_IDLE);
+        self.cells.connections_open.value() == 0
+    }
+}
+
+/// The wall clock is looked at about once a second.
+const WALL_TICKS: u32 = 64;
+
+/// Idle upstream connections are looked at about ten times a second.
+const POOL_TICKS: u32 = 6;
+
+impl Current {
+    fn count(&self, record: &Record, method: &str, cells: &Cells) {
+        let (status, took) = (record.ending.status, record.took);
+        cells.all.record(took);
+        cells
+            .clients_gone
+            .add(u64::from(record.ending.finish == sluice_policy::flight::Finish::ClientGone));
+        cells.retries.add(u64::from(record.attempts.saturating_sub(1)));
+        // A request of an older plan is counted by name: ids mean nothing across plans.
+        let of_this_plan = std::ptr::eq(record.plan(), &raw const *self.config.plan);
+        if let Some(id) = record.route {
+            match self.routes.get(id.index()).filter(|_| of_this_plan) {
+                Some(route) => route.count(method, status, took),
+                None => {
+                    if let Some(route) = record.plan().route(id) {
+                        cells.route(&route.name).count(method, status, took);
+                    }
+                }
+            }
+        } else {
+            cells.unrouted.count(method, status, took);
+        }
+        for step in record.trail.steps() {
+            let Some(limit) = step.rule.filter(|_| step.filter == "limits") else { continue };
+            let counted = |limit: &LimitCells| match step.passed {
+                true => limit.allowed.add(1),
+                false => limit.refused.add(1),
+            };
+            match self.limits.get(usize::from(limit)).filter(|_| of_this_plan) {
+                Some(limit) => counted(limit),
+                None => counted(&cells.limit(record.plan().limit_name(limit))),
+            }
+        }
+    }
+}
