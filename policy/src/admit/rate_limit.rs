@@ -22,8 +22,8 @@ pub struct RateLimit;
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct LimitSpec {
-    /// What is counted apart: `ip` (or `ip/24`), `header:NAME`, `route`, `path`, `method`.
-    /// Default: `ip`, which is one IPv4 address or one IPv6 /64.
+    /// What is counted apart: `ip`, `header:NAME`, `route`, `path`, `method`, in any mix. Default:
+    /// `ip`, which is one IPv4 address or one IPv6 /64; `ip/24` counts by /24, and by /48 of IPv6.
     #[serde(default)]
     pub key: Vec<String>,
     /// How fast the bucket fills.
@@ -97,13 +97,8 @@ impl Limits {
         u16::try_from(self.0.iter().position(|named| named.name == name)?).ok()
     }
 
-    pub(crate) fn each_name(&self) -> impl Iterator<Item = &str> {
+    pub(crate) fn names(&self) -> impl Iterator<Item = &str> {
         self.0.iter().map(|named| named.name.as_str())
-    }
-
-    fn names(&self) -> String {
-        let names: Vec<_> = self.0.iter().map(|named| named.name.as_str()).collect();
-        names.join(", ")
     }
 }
 
@@ -159,7 +154,7 @@ impl Filter for RateLimit {
                 }
                 Some(place) => places.push(place),
                 None => {
-                    let names = context.limits.names();
+                    let names = context.limits.names().collect::<Vec<_>>().join(", ");
                     let hint = if names.is_empty() {
                         format!("write a table [limit.{name}]")
                     } else {
