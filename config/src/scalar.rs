@@ -114,7 +114,8 @@ impl FromStr for LogTarget {
             "stderr" => Ok(Self::Stderr),
             "off" => Ok(Self::Off),
             // An absolute path can be nothing else; a relative one needs to say that it is one.
-            _ => match text.strip_prefix("file:").or(text.starts_with('/').then_some(text)) {
+            _ => match text.strip_prefix("file:").or_else(|| text.starts_with('/').then_some(text))
+            {
                 Some(path) if !path.is_empty() && !path.contains('\0') => {
                     Ok(Self::File(path.into()))
                 }

@@ -93,9 +93,11 @@ fn parse(text: &[u8]) -> Option<(HexId, [u8; 2])> {
 }
 
 fn hex(n: u64) -> [u8; 16] {
+    const DIGITS: &[u8; 16] = b"0123456789abcdef";
     let mut text = [0; 16];
-    for (i, digit) in text.iter_mut().enumerate() {
-        *digit = b"0123456789abcdef"[(n >> (60 - 4 * i)) as usize & 15];
+    for (pair, byte) in text.chunks_exact_mut(2).zip(n.to_be_bytes()) {
+        pair[0] = DIGITS[usize::from(byte >> 4)];
+        pair[1] = DIGITS[usize::from(byte & 15)];
     }
     text
 }

@@ -237,8 +237,9 @@ const fn tick(at: Instant) -> u64 {
 }
 
 const fn slot(tick: u64) -> usize {
-    // SLOTS is a power of two and far below u32::MAX.
-    (tick as usize) & (SLOTS - 1)
+    #[expect(clippy::cast_possible_truncation, reason = "the remainder fits")]
+    let slot = (tick % SLOTS as u64) as usize;
+    slot
 }
 
 #[cfg(test)]

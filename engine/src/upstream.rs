@@ -30,6 +30,7 @@ use response::Response;
 use upload::{Upload, UploadFault, Uploaded};
 
 /// How an attempt went.
+#[expect(clippy::large_enum_variant, reason = "it is the usual one, and a box would be allocated")]
 #[derive(Debug)]
 pub(crate) enum Called {
     /// A final head has come.

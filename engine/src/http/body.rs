@@ -153,7 +153,8 @@ mod tests {
             let from = encoder.frame(&mut buffer, HEADROOM, last);
             String::from_utf8(buffer.split_off(from)).unwrap()
         };
-        let table: [(Encoder, &[u8], Option<&[u8]>, &str); 6] = [
+        type Case = (Encoder, &'static [u8], Option<&'static [u8]>, &'static str);
+        let table: [Case; 6] = [
             (Encoder::Plain, b"hello", None, "hello"),
             (Encoder::Plain, b"hello", Some(b""), "hello"),
             (Encoder::Chunked, b"hello", None, "5\r\nhello\r\n"),

@@ -167,7 +167,9 @@ mod tests {
     use super::*;
 
     /// Decode in pieces of `step` bytes: payload, bytes left over, trailers.
-    fn decode(body: &[u8], step: usize) -> Result<(Vec<u8>, usize, Vec<u8>), BadChunk> {
+    type Whole = (Vec<u8>, usize, Vec<u8>);
+
+    fn decode(body: &[u8], step: usize) -> Result<Whole, BadChunk> {
         let (mut chunks, mut payload, mut at) = (Chunks::new(), Vec::new(), 0);
         while at < body.len() {
             let mut piece = body[at..body.len().min(at + step)].to_vec();
@@ -184,7 +186,8 @@ mod tests {
     #[test]
     fn bodies_read_the_same_in_every_split() {
         // (body, payload, bytes left over, trailers)
-        let table: [(&[u8], &[u8], usize, &[u8]); 6] = [
+        type Case = (&'static [u8], &'static [u8], usize, &'static [u8]);
+        let table: [Case; 6] = [
             (b"0\r\n\r\n", b"", 0, b""),
             (b"5\r\nhello\r\n0\r\n\r\n", b"hello", 0, b""),
             (b"5;a=b;c=\"d\"\r\nhello\r\n000\r\n\r\nGET /", b"hello", 5, b""),

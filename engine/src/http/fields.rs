@@ -73,7 +73,7 @@ pub(crate) fn known(name: &[u8]) -> Known {
     let identity = |prefix: &&[u8]| {
         name.get(..prefix.len()).is_some_and(|start| start.eq_ignore_ascii_case(prefix))
     };
-    Known::Other(match IDENTITY_PREFIXES.iter().any(|p| identity(p)) {
+    Known::Other(match IDENTITY_PREFIXES.iter().any(identity) {
         true => Kind::Drop,
         false => Kind::Plain,
     })

@@ -89,7 +89,8 @@ fn read_target(head: &mut Head, text: &[u8], method: &str, target: &str) -> Resu
         return Err(bad(501, "request.method"));
     }
     let mut path = target;
-    if !target.starts_with('/') && !(target == "*" && method == "OPTIONS") {
+    let asterisk = target == "*" && method == "OPTIONS";
+    if !target.starts_with('/') && !asterisk {
         let scheme = target.get(..7).is_some_and(|s| s.eq_ignore_ascii_case("http://"));
         let rest = target.get(7..).filter(|_| scheme).ok_or(bad(400, "request.target"))?;
         let at = rest.find(['/', '?']).unwrap_or(rest.len());
