@@ -15,6 +15,7 @@ use super::head::Head;
 use super::parse::{self, BadHead, Scan, Scanned};
 use super::write::{Passport, ResponseExtras};
 use super::{ClientFault, Exchange, answer, forward};
+use crate::buffer::HEADROOM;
 use crate::proxy;
 use crate::runtime::{Reader, SPARE, Socket, Writer};
 use crate::sweep::{Until, Watch};
@@ -35,7 +36,8 @@ pub(crate) struct Connection {
     head: Head,
     passport: Option<Passport>,
     body: BodyState,
-    /// Bytes of the next request that came while this one was in progress.
+    /// Bytes that came while a request was in progress, behind [`HEADROOM`]: what follows
+    /// `head.text`.
     ahead: Option<Vec<u8>>,
     /// The client sends no more.
     ended: bool,
@@ -167,34 +169,38 @@ impl Connection {
 
     /// Append what comes next to the head's text. False: nothing more comes.
     async fn read_on(&mut self) -> bool {
-        let buffer = match self.ahead.take() {
-            Some(buffer) => buffer,
-            None if self.ended => return false,
-            None => {
-                let Some(reader) = self.reader.as_mut() else { return false };
-                if !reader.armed() {
-                    let mut text = std::mem::take(&mut self.head.text);
-                    text.reserve(SPARE + 1);
-                    reader.arm(text);
-                }
-                let (result, buffer) = reader.armed_read().await;
-                if !matches!(result, Ok(n) if n > 0) {
-                    self.ended = true;
-                    self.head.text = buffer;
-                    return false;
-                }
-                buffer
-            }
-        };
-        self.worker.tick_clock();
-        if self.head.text.is_empty() {
-            let old = std::mem::replace(&mut self.head.text, buffer);
-            self.worker.buffers.give(old);
-        } else {
-            self.head.text.extend_from_slice(&buffer);
-            self.worker.buffers.give(buffer);
+        if let Some(ahead) = self.ahead.take() {
+            self.append(ahead);
+            return true;
         }
-        true
+        let Some(reader) = self.reader.as_mut().filter(|_| !self.ended) else { return false };
+        // Armed already: to notice that the client leaves, into a buffer of its own.
+        let apart = reader.armed();
+        if !apart {
+            let mut text = std::mem::take(&mut self.head.text);
+            text.reserve(SPARE + 1);
+            reader.arm(text);
+        }
+        let (result, buffer) = reader.armed_read().await;
+        let came = matches!(result, Ok(n) if n > 0);
+        self.ended = !came;
+        match apart {
+            true => self.append(buffer),
+            false => self.head.text = buffer,
+        }
+        self.worker.tick_clock();
+        came
+    }
+
+    /// Append what a read apart brought.
+    fn append(&mut self, mut buffer: Vec<u8>) {
+        if self.head.text.is_empty() {
+            buffer.drain(..HEADROOM);
+            std::mem::swap(&mut self.head.text, &mut buffer);
+        } else {
+            self.head.text.extend_from_slice(&buffer[HEADROOM..]);
+        }
+        self.worker.buffers.give(buffer);
     }
 
     fn understand(&mut self, end: usize) -> Arrival {

@@ -50,6 +50,11 @@ impl Exchange for Connection {
         let mut first = buffer::with_headroom(self.worker.buffers.large());
         first.extend_from_slice(&self.head.text[self.head.end..]);
         self.head.text.truncate(self.head.end);
+        // It came while an earlier request was in progress.
+        if let Some(ahead) = self.ahead.take() {
+            first.extend_from_slice(&ahead[HEADROOM..]);
+            self.worker.buffers.give(ahead);
+        }
         self.body = BodyState::Away;
         Some(Source::new(
             reader,
@@ -74,7 +79,8 @@ impl Exchange for Connection {
             return Poll::Pending;
         }
         if !reader.armed() {
-            reader.arm(self.worker.buffers.small());
+            // With headroom: what it brings may turn out to be a piece of the next body.
+            reader.arm(buffer::with_headroom(self.worker.buffers.small()));
         }
         let Poll::Ready((result, buffer)) = reader.poll_read(cx) else { return Poll::Pending };
         match result {
