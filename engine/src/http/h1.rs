@@ -39,6 +39,8 @@ pub(crate) struct Connection {
     /// Bytes that came while a request was in progress, behind [`HEADROOM`]: what follows
     /// `head.text`.
     ahead: Option<Vec<u8>>,
+    /// The current request came before the last was answered.
+    pipelined: bool,
     /// The client sends no more.
     ended: bool,
     /// Nothing may follow the current response.
@@ -113,6 +115,7 @@ impl Connection {
             passport: None,
             body: BodyState::Nothing,
             ahead: None,
+            pipelined: false,
             ended: false,
             closing: false,
         }
@@ -249,26 +252,37 @@ impl Connection {
     /// Get ready for the next request. False: there is to be none.
     async fn finish(&mut self) -> bool {
         self.passport = None;
-        if self.closing || self.ended && self.ahead.is_none() && !self.has_more() {
+        if self.closing || self.ended && !self.has_more() {
             return false;
         }
-        let consumed = match self.body {
-            BodyState::Nothing | BodyState::Back { whole: true, .. } => self.head.end,
-            BodyState::Whole { bytes } => self.head.end + bytes,
-            BodyState::Coming => {
-                if !self.drain().await {
-                    return false;
-                }
-                self.head.end
-            }
-            BodyState::Away | BodyState::Back { whole: false, .. } => return false,
+        let has_all_come = match self.body {
+            BodyState::Nothing | BodyState::Whole { .. } => true,
+            BodyState::Coming => self.drain().await,
+            BodyState::Back { whole, .. } => whole,
+            BodyState::Away => false,
         };
-        self.head.forget(consumed);
+        if !has_all_come {
+            return false;
+        }
+        self.pipelined = self.has_more();
+        self.head.forget(self.consumed());
         true
     }
 
+    /// What of the text is the current request's.
+    fn consumed(&self) -> usize {
+        match self.body {
+            BodyState::Whole { bytes } => self.head.end + bytes,
+            BodyState::Nothing
+            | BodyState::Coming
+            | BodyState::Away
+            | BodyState::Back { .. } => self.head.end,
+        }
+    }
+
+    /// Whether something has come behind the current request.
     fn has_more(&self) -> bool {
-        self.head.text.len() > self.head.end
+        self.ahead.is_some() || self.head.text.len() > self.consumed()
     }
 
     /// Read a body that nobody took to its end, if that is not far.
@@ -311,7 +325,8 @@ impl Connection {
             }
             BodyState::Away | BodyState::Back { whole: false, .. } => false,
         };
-        body_ok && !self.closing && !self.ended && !self.worker.stop.stopped()
+        let goes_on = !self.ended || self.has_more();
+        body_ok && goes_on && !self.closing && !self.worker.stop.stopped()
     }
 
     /// Send `bytes[from..]`. False: the client is gone, or takes nothing.

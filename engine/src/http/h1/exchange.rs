@@ -88,8 +88,9 @@ impl Exchange for Connection {
                 self.ahead = Some(buffer);
                 Poll::Pending
             }
-            // Who asked for one response alone may have closed its own side to say so.
-            Ok(_) if !self.head.keep_alive => {
+            // Who asked for one response alone, or for several at once, may have closed its own
+            // side to say that it was all.
+            Ok(_) if !self.head.keep_alive || self.pipelined || self.has_more() => {
                 self.ended = true;
                 Poll::Pending
             }
