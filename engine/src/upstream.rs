@@ -131,9 +131,10 @@ impl<X: Exchange> Attempt<'_, X> {
             out.extend_from_slice(body);
         }
         let coming = pending == Pending::Coming;
-        self.connection.watch.set(self.worker.now_cached().at, self.call.idle, Until::Both);
         let Some(mut writer) = self.connection.writer.take() else { return };
-        let (result, out) = writer.write_all(out, 0).await;
+        let Self { worker, connection, call, .. } = self;
+        let watched = || connection.watch.set(worker.now_cached().at, call.idle, Until::Both);
+        let (result, out) = writer.write_all(out, 0, watched).await;
         self.worker.buffers.give(out);
         self.connection.writer = Some(writer);
         if result.is_err() {

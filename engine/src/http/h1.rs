@@ -25,8 +25,10 @@ use crate::worker::{Current, Worker};
 #[derive(Debug)]
 pub(crate) struct Connection {
     worker: Rc<Worker>,
-    // The deadline goes before the descriptor it guards.
+    // The deadlines go before the descriptor they guard. Of what is to come:
     watch: Rc<Watch>,
+    /// Of what is to be taken. Both directions may be in use at once.
+    taking: Watch,
     /// Away while a body is being read elsewhere.
     reader: Option<Reader>,
     writer: Writer,
@@ -100,13 +102,15 @@ pub(crate) async fn serve(worker: Rc<Worker>, socket: Socket, peer: SocketAddr) 
 
 impl Connection {
     fn new(worker: Rc<Worker>, socket: Socket, peer: SocketAddr) -> Self {
-        let watch = Rc::new(worker.sweeper.watch(socket.shutter));
+        let watch = Rc::new(worker.sweeper.watch(socket.shutter.clone()));
+        let taking = worker.sweeper.watch(socket.shutter);
         let current = worker.current();
         let mut head = Head::default();
         head.text = worker.buffers.small();
         Self {
             worker,
             watch,
+            taking,
             reader: Some(socket.reader),
             writer: socket.writer,
             peer: peer.ip(),
@@ -331,12 +335,19 @@ impl Connection {
 
     /// Send `bytes[from..]`. False: the client is gone, or takes nothing.
     async fn send(&mut self, bytes: Vec<u8>, from: usize) -> bool {
-        let timeout = self.current.config.server.write_timeout;
-        self.watch.set(self.worker.now_cached().at, timeout, Until::Both);
-        let (result, buffer) = self.writer.write_all(bytes, from).await;
+        let (sent, buffer) = self.write(bytes, from).await;
         self.worker.buffers.give(buffer);
-        self.watch.clear();
-        result.is_ok()
+        sent
+    }
+
+    /// As [`Self::send`], and the buffer comes back.
+    async fn write(&mut self, bytes: Vec<u8>, from: usize) -> (bool, Vec<u8>) {
+        let Self { worker, writer, taking, current, .. } = self;
+        let timeout = current.config.server.write_timeout;
+        let watched = || taking.set(worker.now_cached().at, timeout, Until::Both);
+        let (result, buffer) = writer.write_all(bytes, from, watched).await;
+        taking.clear();
+        (result.is_ok(), buffer)
     }
 
     /// Close so that what was sent arrives even if the client is still sending.

@@ -112,8 +112,11 @@ impl Sending {
             let (mut buffer, last) = (piece.buffer, piece.last);
             let trailers = if last { Some(self.source.trailers()) } else { None };
             let from = self.encoder.frame(&mut buffer, HEADROOM, trailers);
-            self.watch.set(self.worker.now().at, self.idle, Until::Both);
-            let (result, buffer) = writer.write_all(buffer, from).await;
+            let Self { worker, watch, idle, .. } = self;
+            let watched = || watch.set(worker.now_cached().at, *idle, Until::Both);
+            let (result, buffer) = writer.write_all(buffer, from, watched).await;
+            // From here on it is for who awaits this.
+            watch.clear();
             if result.is_err() {
                 self.worker.buffers.give(buffer);
                 return (Err(UploadFault::Upstream), None);

@@ -204,7 +204,6 @@ impl Connection {
     /// passed, and how it ended.
     async fn stream(&mut self, response: &mut Response, encoder: Encoder) -> (u64, Finish) {
         let worker = Rc::clone(&self.worker);
-        let timeout = self.current.config.server.write_timeout;
         let mut bytes = 0;
         let mut spare = Some(worker.buffers.large());
         let finish = loop {
@@ -217,21 +216,19 @@ impl Connection {
                 }
             };
             let (mut buffer, last) = (piece.buffer, piece.last);
-            bytes += (buffer.len() - HEADROOM) as u64;
+            let payload = (buffer.len() - HEADROOM) as u64;
             let trailers = if last { Some(response.trailers()) } else { None };
             let from = encoder.frame(&mut buffer, HEADROOM, trailers);
-            self.watch.set(worker.now_cached().at, timeout, crate::sweep::Until::Both);
-            let (result, buffer) = self.writer.write_all(buffer, from).await;
+            let (sent, buffer) = self.write(buffer, from).await;
             spare = Some(buffer);
-            if result.is_err() {
+            if !sent {
                 break Finish::ClientGone;
             }
+            bytes += payload;
             if last {
                 break Finish::Whole;
             }
-            self.watch.clear();
         };
-        self.watch.clear();
         if let Some(spare) = spare {
             worker.buffers.give(spare);
         }
