@@ -279,6 +279,8 @@ impl<X: Exchange> Attempt<'_, X> {
 
     fn responded(self, buffer: Vec<u8>, body_at: usize) -> Called {
         let Self { connection, upload, call, .. } = self;
+        // It has kept its time; how fast the client takes the head is not its fault.
+        connection.watch.clear();
         Called::Responded(Response::new(connection, buffer, body_at, upload, call.idle))
     }
 
@@ -292,7 +294,10 @@ impl<X: Exchange> Attempt<'_, X> {
             // It may have answered before it stopped reading: what it said is yet to be read.
             Ok(()) | Err(UploadFault::Upstream | UploadFault::Abandoned) => {}
         }
-        self.watch_for_head();
+        // Out of time already: what is read next says so.
+        if !self.connection.watch.fired() {
+            self.watch_for_head();
+        }
         None
     }
 

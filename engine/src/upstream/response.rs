@@ -115,7 +115,8 @@ impl Response {
             }
             let (result, mut buffer) = ready!(connection.poll_read(cx));
             match result {
-                Ok(n) if n > 0 => {}
+                // How long the client takes over this is no fault of the upstream.
+                Ok(n) if n > 0 => connection.watch.clear(),
                 Ok(_) | Err(_) if connection.watch.fired() => return Poll::Ready(Err(Cut::Idle)),
                 Ok(_) if self.decoder.ends_with_connection() => {
                     self.done = true;
