@@ -15,6 +15,7 @@ use crate::http::parse::{Framing, ResponseHead};
 use crate::http::write::{self, Passport, ResponseExtras};
 use crate::http::{Exchange, Pending, Sent, Told};
 use crate::upstream::response::{Cut, Piece, Response};
+use crate::upstream::upload::UploadFault;
 
 impl Exchange for Connection {
     fn head(&self) -> &Head {
@@ -243,6 +244,13 @@ impl Connection {
     ) -> Result<Option<Piece>, Cut> {
         let worker = Rc::clone(&self.worker);
         poll_fn(|cx| {
+            // Whether the client is still there shows in its body, until that has come.
+            if let Some(uploaded) = response.poll_upload(&worker, cx) {
+                self.give_body(uploaded.source);
+                if matches!(uploaded.result, Err(UploadFault::Client(_))) {
+                    return Poll::Ready(Ok(None));
+                }
+            }
             if let Poll::Ready(next) = response.poll_next(&worker, spare, cx) {
                 return Poll::Ready(next.map(Some));
             }
