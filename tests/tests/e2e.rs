@@ -17,6 +17,8 @@ mod framing;
 mod life;
 #[path = "e2e/limits.rs"]
 mod limits;
+#[path = "e2e/pipelining.rs"]
+mod pipelining;
 #[path = "e2e/proxying.rs"]
 mod proxying;
 #[path = "e2e/reuse.rs"]

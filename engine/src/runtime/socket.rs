@@ -217,13 +217,16 @@ async fn pump<H: AsyncReadRent>(mut half: H, slot: Rc<Slot>) {
 }
 
 impl Writer {
-    /// Send `bytes[from..]`, all of it.
+    /// Send `bytes[from..]`, all of it. `waits` is told whenever the peer is to take something, so
+    /// that a slow peer can be told from one that takes nothing.
     pub(crate) async fn write_all(
         &mut self,
         mut bytes: Vec<u8>,
         mut from: usize,
+        waits: impl Fn(),
     ) -> (io::Result<()>, Vec<u8>) {
         while from < bytes.len() {
+            waits();
             let (result, part) = self.half.write(bytes.slice(from..)).await;
             bytes = part.into_inner();
             match result {
@@ -340,7 +343,7 @@ mod tests {
             let (client, mut socket) = accepted(driver).await;
             drop(spawn_shut(socket.shutter.clone()));
             // More than both socket buffers hold, and a client that never reads.
-            let (result, _) = socket.writer.write_all(vec![0; 64 << 20], 0).await;
+            let (result, _) = socket.writer.write_all(vec![0; 64 << 20], 0, || ()).await;
             assert!(result.is_err(), "{driver:?}");
             drop(client);
         });
@@ -408,7 +411,7 @@ mod tests {
     fn bytes_written_arrive_in_order() {
         on_every_driver(|driver| async move {
             let (mut client, mut socket) = accepted(driver).await;
-            let (result, _) = socket.writer.write_all(b"xxhello".to_vec(), 2).await;
+            let (result, _) = socket.writer.write_all(b"xxhello".to_vec(), 2, || ()).await;
             result.unwrap();
             socket.writer.finish().await;
             let mut got = String::new();
