@@ -13,6 +13,8 @@ mod fields;
 mod files;
 #[path = "e2e/framing.rs"]
 mod framing;
+#[path = "e2e/kernel.rs"]
+mod kernel;
 #[path = "e2e/life.rs"]
 mod life;
 #[path = "e2e/limits.rs"]
