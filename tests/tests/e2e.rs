@@ -25,5 +25,7 @@ mod proxying;
 mod reuse;
 #[path = "e2e/routing.rs"]
 mod routing;
+#[path = "e2e/samples.rs"]
+mod samples;
 #[path = "e2e/streaming.rs"]
 mod streaming;
