@@ -17,6 +17,8 @@ mod fields;
 mod files;
 #[path = "e2e/framing.rs"]
 mod framing;
+#[path = "e2e/judged.rs"]
+mod judged;
 #[path = "e2e/kernel.rs"]
 mod kernel;
 #[path = "e2e/life.rs"]
