@@ -9,6 +9,8 @@ mod balance;
 mod bulk;
 #[path = "e2e/commands.rs"]
 mod commands;
+#[path = "e2e/counted.rs"]
+mod counted;
 #[path = "e2e/errors.rs"]
 mod errors;
 #[path = "e2e/fields.rs"]
