@@ -27,6 +27,8 @@ mod kernel;
 mod life;
 #[path = "e2e/limits.rs"]
 mod limits;
+#[path = "e2e/papers.rs"]
+mod papers;
 #[path = "e2e/proxying.rs"]
 mod proxying;
 #[path = "e2e/reuse.rs"]
