@@ -3,6 +3,8 @@
 //! `SLUICE_BIN` chooses another binary and `SLUICE_TEST_DRIVER` forces a driver, so the same suite
 //! passes over every way the gateway can run.
 
+#[path = "e2e/admin.rs"]
+mod admin;
 #[path = "e2e/balance.rs"]
 mod balance;
 #[path = "e2e/bulk.rs"]
