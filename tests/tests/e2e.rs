@@ -39,5 +39,7 @@ mod reuse;
 mod routing;
 #[path = "e2e/samples.rs"]
 mod samples;
+#[path = "e2e/service.rs"]
+mod service;
 #[path = "e2e/streaming.rs"]
 mod streaming;
