@@ -29,13 +29,10 @@ mod kernel;
 mod life;
 #[path = "e2e/limits.rs"]
 mod limits;
-<<<<<<< HEAD
-#[path = "e2e/pipelining.rs"]
-mod pipelining;
-=======
 #[path = "e2e/papers.rs"]
 mod papers;
->>>>>>> extra
+#[path = "e2e/pipelining.rs"]
+mod pipelining;
 #[path = "e2e/proxying.rs"]
 mod proxying;
 #[path = "e2e/reuse.rs"]
