@@ -30,7 +30,6 @@ use response::Response;
 use upload::{Upload, UploadFault, Uploaded};
 
 /// How an attempt went.
-#[expect(clippy::large_enum_variant, reason = "it is the usual one, and a box would be allocated")]
 #[derive(Debug)]
 pub(crate) enum Called {
     /// A final head has come.
@@ -84,7 +83,7 @@ fn failed<X: Exchange>(exchange: &X, failure: Failure) -> Called {
     Called::Failed { failure, replayable: exchange.body() != Pending::Taken }
 }
 
-async fn connect(worker: &Worker, pool: &Rc<Pool>, call: Call) -> Result<Connection, Failure> {
+async fn connect(worker: &Worker, pool: &Rc<Pool>, call: Call) -> Result<Box<Connection>, Failure> {
     if call.fresh {
         pool.distrust();
     } else if let Some(connection) = pool.take() {
@@ -102,7 +101,7 @@ async fn connect(worker: &Worker, pool: &Rc<Pool>, call: Call) -> Result<Connect
 struct Attempt<'a, X> {
     worker: &'a Rc<Worker>,
     exchange: &'a mut X,
-    connection: Connection,
+    connection: Box<Connection>,
     call: Call,
     upload: Option<Upload>,
     /// The upstream has been given all that the request's head announces.

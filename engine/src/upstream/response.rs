@@ -17,7 +17,7 @@ use crate::worker::Worker;
 /// Dropped before its end: the connection is closed, for nobody knows what is still to come.
 #[derive(Debug)]
 pub(crate) struct Response {
-    connection: Connection,
+    connection: Box<Connection>,
     /// The head, and what came with it.
     buffer: Vec<u8>,
     body_at: usize,
@@ -50,7 +50,7 @@ pub(crate) enum Cut {
 impl Response {
     /// `buffer` holds a head that ends at `body_at`, parsed into `connection.head`.
     pub(crate) fn new(
-        connection: Connection,
+        connection: Box<Connection>,
         buffer: Vec<u8>,
         body_at: usize,
         upload: Option<Upload>,
