@@ -5,6 +5,8 @@
 
 #[path = "e2e/commands.rs"]
 mod commands;
+#[path = "e2e/duplex.rs"]
+mod duplex;
 #[path = "e2e/errors.rs"]
 mod errors;
 #[path = "e2e/fields.rs"]

@@ -277,10 +277,9 @@ impl Connection {
     fn consumed(&self) -> usize {
         match self.body {
             BodyState::Whole { bytes } => self.head.end + bytes,
-            BodyState::Nothing
-            | BodyState::Coming
-            | BodyState::Away
-            | BodyState::Back { .. } => self.head.end,
+            BodyState::Nothing | BodyState::Coming | BodyState::Away | BodyState::Back { .. } => {
+                self.head.end
+            }
         }
     }
 

@@ -160,7 +160,11 @@ impl Response {
     }
 
     /// The request's body, once it has been sent or has come to nothing.
-    pub(crate) fn poll_upload(&mut self, worker: &Worker, cx: &mut Context<'_>) -> Option<Uploaded> {
+    pub(crate) fn poll_upload(
+        &mut self,
+        worker: &Worker,
+        cx: &mut Context<'_>,
+    ) -> Option<Uploaded> {
         let upload = Pin::new(self.upload.as_mut()?);
         let Poll::Ready(mut uploaded) = upload.poll(cx) else { return None };
         self.upload = None;
