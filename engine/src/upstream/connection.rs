@@ -33,7 +33,7 @@ impl Connection {
     /// # Errors
     /// The last address's error; `TimedOut` when the time is up.
     pub(crate) async fn open(worker: &Worker, place: Place, within: Duration) -> io::Result<Self> {
-        let addresses = place.0.addresses.borrow().clone();
+        let addresses = place.pool.addresses.borrow().clone();
         let mut last = io::Error::from(io::ErrorKind::AddrNotAvailable);
         let until = worker.now().at + within;
         for address in addresses {
