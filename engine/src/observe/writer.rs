@@ -254,6 +254,7 @@ mod tests {
         send(&workers, "lost\n");
         pen.finish(PATIENCE);
         pen.turn(&to, Sink::open(&to).unwrap());
+        pen.finish(PATIENCE);
         send(&workers, "kept\n");
         pen.finish(PATIENCE);
         assert_eq!(std::fs::read_to_string(&path).unwrap(), "kept\n");
