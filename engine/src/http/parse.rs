@@ -58,8 +58,11 @@ pub(crate) struct HeadRules {
     pub(crate) slashes: EncodedSlashes,
 }
 
-/// More fields than any operator may allow.
-pub(crate) const FIELDS_MAX: usize = 256;
+/// Enough for almost every head, and for any response. A larger table is set up only when needed.
+const FIELDS_USUAL: usize = 256;
+
+/// The most fields that an operator may allow a request.
+const FIELDS_MAX: usize = 1000;
 
 impl Scan {
     /// Look at what has come since the last call.

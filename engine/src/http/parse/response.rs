@@ -5,7 +5,7 @@ use std::mem::MaybeUninit;
 use sluice_policy::facts::Field;
 
 use super::{
-    FIELDS_MAX, Framing, Notes, content_length, drop_nominated, note_connection, range, span,
+    FIELDS_USUAL, Framing, Notes, content_length, drop_nominated, note_connection, range, span,
     transfer_encoding,
 };
 use crate::http::fields::{self, Kind, Known};
@@ -40,7 +40,7 @@ pub(crate) fn response(
     head.fields.clear();
     head.kinds.clear();
     let text = buffer.get(from..end).ok_or(BadResponse)?;
-    let mut slots = [const { MaybeUninit::uninit() }; FIELDS_MAX];
+    let mut slots = [const { MaybeUninit::uninit() }; FIELDS_USUAL];
     let mut parsed = httparse::Response::new(&mut []);
     let config = httparse::ParserConfig::default();
     match config.parse_response_with_uninit_headers(&mut parsed, text, &mut slots) {
