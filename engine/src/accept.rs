@@ -17,7 +17,12 @@ pub(crate) async fn accept(worker: Rc<Worker>, listener: Listener) {
     loop {
         match listener.accept(&worker.stop).await {
             Ok(Some((socket, peer))) => welcome(&worker, socket, peer),
-            Ok(None) => return,
+            Ok(None) => {
+                while let Some((socket, peer)) = listener.accept_waiting() {
+                    welcome(&worker, socket, peer);
+                }
+                return;
+            }
             Err(_) => {
                 worker.cells.accept_errors.add(1);
                 runtime::sleep(BREATHER).await;

@@ -31,6 +31,8 @@ mod life;
 mod limits;
 #[path = "e2e/papers.rs"]
 mod papers;
+#[path = "e2e/pipelining.rs"]
+mod pipelining;
 #[path = "e2e/proxying.rs"]
 mod proxying;
 #[path = "e2e/reuse.rs"]

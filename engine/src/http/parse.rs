@@ -56,8 +56,8 @@ pub(crate) struct HeadRules {
     pub(crate) slashes: EncodedSlashes,
 }
 
-/// More fields than any operator may allow.
-pub(crate) const FIELDS_MAX: usize = 256;
+/// What an operator may allow at the most.
+pub(crate) const FIELDS_MAX: usize = 1000;
 
 impl Scan {
     /// Look at what has come since the last call.

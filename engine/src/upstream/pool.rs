@@ -41,7 +41,7 @@ pub(crate) struct Pool {
 
 #[derive(Debug)]
 struct Idle {
-    connection: Connection,
+    connection: Box<Connection>,
     since: Instant,
 }
 
@@ -113,7 +113,7 @@ impl Pool {
     }
 
     /// The connection used last that is still silent.
-    pub(crate) fn take(&self) -> Option<Connection> {
+    pub(crate) fn take(&self) -> Option<Box<Connection>> {
         loop {
             let mut connection = self.idle.borrow_mut().pop()?.connection;
             if connection.is_quiet() {
@@ -141,7 +141,7 @@ impl Pool {
     }
 
     /// Keep a connection whose last response was read to its end and not a byte further.
-    pub(crate) fn give_back(&self, mut connection: Connection, now: Instant) {
+    pub(crate) fn give_back(&self, mut connection: Box<Connection>, now: Instant) {
         if self.retired.get() || self.keepalive.get().is_zero() || !connection.is_quiet() {
             return;
         }

@@ -156,7 +156,8 @@ impl Worker {
 
     pub(crate) fn begin(&self, facts: &Facts<'_>) -> Flight {
         self.cells.in_flight.add(1);
-        self.policy.borrow_mut().begin(self.now(), facts)
+        // Its head has just been read, and so has the clock.
+        self.policy.borrow_mut().begin(self.now_cached(), facts)
     }
 
     pub(crate) fn decide(&self, facts: &Facts<'_>, flight: &mut Flight, event: Event) -> Decision {

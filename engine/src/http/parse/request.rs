@@ -6,7 +6,7 @@ use sluice_policy::facts::{Body, Field};
 
 use super::{
     BadHead, FIELDS_MAX, HeadRules, Notes, bad, content_length, drop_nominated, note_connection,
-    offset, span, transfer_encoding,
+    span, transfer_encoding,
 };
 use crate::http::fields::{self, Kind, Known};
 use crate::http::head::{Head, Version};
@@ -42,7 +42,6 @@ fn read_request(head: &mut Head, text: &[u8], rules: HeadRules) -> Result<Notes,
         _ => Version::Http10,
     };
     let (method, target) = (parsed.method.unwrap_or_default(), parsed.path.unwrap_or_default());
-    head.method = span(text, method.as_bytes());
     read_target(head, text, method, target)?;
     if parsed.headers.len() > rules.fields_max {
         return Err(bad(431, "request.fields"));
@@ -100,9 +99,7 @@ fn read_target(head: &mut Head, text: &[u8], method: &str, target: &str) -> Resu
     if path.contains('#') || path.bytes().any(|b| b <= b' ' || b == 0x7f) {
         return Err(bad(400, "request.target"));
     }
-    head.target = span(text, path.as_bytes());
-    let query = path.find('?').unwrap_or(path.len());
-    head.query_at = head.target.0 + offset(query);
+    head.set_line(method, path);
     Ok(())
 }
 
@@ -210,15 +207,14 @@ fn host_name(authority: &[u8]) -> Option<&str> {
 }
 
 fn judge_path(head: &mut Head, rules: HeadRules) -> Result<(), BadHead> {
-    let path = (head.target.0, head.query_at);
-    if head.bytes(path).is_empty() {
+    if head.raw_path().is_empty() {
         // `http://host` and `http://host?q` ask for the root.
         head.path = Some("/".to_owned());
         head.crooked = true;
         return Ok(());
     }
     let mut normal = head.spare_path();
-    match target::normalise(head.str(path), rules.slashes, &mut normal) {
+    match target::normalise(head.raw_path(), rules.slashes, &mut normal) {
         Ok(Form::Normal) => head.keep_spare_path(normal),
         Ok(form) => {
             head.path = Some(normal);
@@ -333,7 +329,7 @@ mod tests {
         assert!(head.keep_alive && head.expects);
         assert_eq!(&head.text[head.end..], b"hello");
         assert_eq!(head.kinds[1], Kind::Drop, "named by Connection");
-        assert_eq!(head.user_agent.map(|at| head.str(at)), Some("t"));
+        assert_eq!(head.user_agent.map(|at| head.bytes(at)), Some(&b"t"[..]));
     }
 
     #[test]
