@@ -106,7 +106,7 @@ impl Current {
 }
 
 impl Worker {
-    pub(super) fn new(seat: Seat) -> Rc<Self> {
+    pub(crate) fn new(seat: Seat) -> Rc<Self> {
         let Seat { generation, ledger, clock, cells, journal, .. } = seat;
         let config = &generation.config;
         let pools = Pools::new(Arc::clone(&cells));

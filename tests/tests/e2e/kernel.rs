@@ -119,10 +119,10 @@ struct Written {
 
 impl Written {
     fn new(config: &Config) -> Self {
-        let dir = TempDir::new().unwrap();
+        let dir = TempDir::new().expect("a temporary folder");
         let path = |name: &str| dir.path().join(name).to_string_lossy().into_owned();
         let (file, control) = (path("sluice.toml"), path("control.sock"));
-        fs::write(&file, config.to_string()).unwrap();
+        fs::write(&file, config.to_string()).expect("write");
         Self { config: file, control, _dir: dir }
     }
 

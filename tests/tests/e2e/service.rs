@@ -76,9 +76,9 @@ fn a_service_manager_that_has_gone_stops_nothing() {
 
 impl Manager {
     fn new() -> Self {
-        let dir = TempDir::new().unwrap();
-        let socket = UnixDatagram::bind(dir.path().join("notify.sock")).unwrap();
-        socket.set_read_timeout(Some(LIMIT)).unwrap();
+        let dir = TempDir::new().expect("a temporary folder");
+        let socket = UnixDatagram::bind(dir.path().join("notify.sock")).expect("a socket");
+        socket.set_read_timeout(Some(LIMIT)).expect("a time limit");
         Self { socket, dir }
     }
 
@@ -115,7 +115,7 @@ impl Manager {
 
     #[track_caller]
     fn hears_no_more(&self) {
-        self.socket.set_nonblocking(true).unwrap();
+        self.socket.set_nonblocking(true).expect("an open socket");
         let more = self.socket.recv(&mut [0; 1024]);
         assert!(more.is_err(), "another message");
     }
