@@ -392,7 +392,7 @@ mod tests {
             let mut waiting = 0;
             while let Some((mut socket, _)) = listener.accept_waiting() {
                 waiting += 1;
-                let (result, _) = socket.writer.write_all(b"hello".to_vec(), 0).await;
+                let (result, _) = socket.writer.write_all(b"hello".to_vec(), 0, || ()).await;
                 result.unwrap();
             }
             assert_eq!(waiting, 3, "{driver:?}");
