@@ -17,7 +17,12 @@ pub(crate) async fn accept(worker: Rc<Worker>, listener: Listener) {
     loop {
         match listener.accept(&worker.stop).await {
             Ok(Some((socket, peer))) => welcome(&worker, socket, peer),
-            Ok(None) => return,
+            Ok(None) => {
+                while let Some((socket, peer)) = listener.accept_waiting() {
+                    welcome(&worker, socket, peer);
+                }
+                return;
+            }
             Err(_) => {
                 worker.cells.accept_errors.add(1);
                 runtime::sleep(BREATHER).await;
@@ -35,13 +40,17 @@ fn welcome(worker: &Rc<Worker>, socket: Socket, peer: SocketAddr) {
     let worker = Rc::clone(worker);
     drop(runtime::spawn(async move {
         worker.tick_clock();
-        let serving = h1::serve(Rc::clone(&worker), socket, peer);
-        let mut task = runtime::supervised(serving);
-        if (&mut task).await.is_err() {
-            worker.cells.panics.add(1);
-        }
+        watch(&worker, h1::serve(Rc::clone(&worker), socket, peer)).await;
         drop(ticket);
     }));
+}
+
+/// Serve one connection to its end. A panic ends that connection and is counted; the worker and
+/// everybody else's connections go on.
+async fn watch(worker: &Worker, serving: impl Future<Output = ()> + 'static) {
+    if runtime::supervised(serving).await.is_err() {
+        worker.cells.panics.add(1);
+    }
 }
 
 /// One connection's place among the worker's and its address's.
@@ -86,5 +95,36 @@ impl Drop for Ticket {
                 clients.remove(&client);
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::control::fixture::fleet;
+    use crate::runtime::Wanted;
+    use crate::worker::{News, Seat};
+
+    /// Serves two connections, the first of which meets a bug of ours.
+    fn unlucky(seat: Seat) {
+        let (news, worker) = (seat.news.clone(), seat.index);
+        let ran = runtime::block_on(Wanted::Auto, |driver, fallen| async move {
+            let worker = Worker::new(seat);
+            watch(&worker, async { std::panic::resume_unwind(Box::new("a bug")) }).await;
+            let served = Rc::clone(&worker);
+            watch(&worker, async move { served.cells.connections_total.add(1) }).await;
+            (driver, fallen)
+        });
+        let Ok((driver, fallen)) = ran else { return };
+        let _ = news.send(News::Started { worker, driver, fallen });
+    }
+
+    #[tokio::test]
+    async fn a_connection_that_panics_is_counted_and_the_next_is_served() {
+        let (fleet, mut heard) = fleet(1, unlucky).await;
+        let news = heard.recv().await;
+        assert!(matches!(news, Some(News::Started { .. })), "the worker lives on: {news:?}");
+        let cells = &fleet.workers[0].cells;
+        assert_eq!((cells.panics.value(), cells.connections_total.value()), (1, 1));
     }
 }

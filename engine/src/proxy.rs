@@ -39,7 +39,7 @@ pub(crate) async fn serve<X: Exchange>(worker: &Rc<Worker>, exchange: &mut X) {
                 drop(response.take());
                 let flight = guard.flight();
                 let id = exchange.passport().request_id(exchange.head());
-                let page = Page::of(&answer, flight.plan(), exchange.head(), id);
+                let page = Page::of(&answer, flight.plan(), &exchange.facts(), id);
                 break exchange.answer(&page, told(flight)).await;
             }
             Decision::Wait(until) => {

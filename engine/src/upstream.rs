@@ -30,7 +30,6 @@ use response::Response;
 use upload::{Upload, UploadFault, Uploaded};
 
 /// How an attempt went.
-#[expect(clippy::large_enum_variant, reason = "it is the usual one, and a box would be allocated")]
 #[derive(Debug)]
 pub(crate) enum Called {
     /// A final head has come.
@@ -72,6 +71,7 @@ pub(crate) async fn call<X: Exchange>(
         connection,
         call,
         upload: None,
+        sent: false,
         body_bytes_max,
         expecting: None,
     };
@@ -83,7 +83,7 @@ fn failed<X: Exchange>(exchange: &X, failure: Failure) -> Called {
     Called::Failed { failure, replayable: exchange.body() != Pending::Taken }
 }
 
-async fn connect(worker: &Worker, pool: &Rc<Pool>, call: Call) -> Result<Connection, Failure> {
+async fn connect(worker: &Worker, pool: &Rc<Pool>, call: Call) -> Result<Box<Connection>, Failure> {
     if call.fresh {
         pool.distrust();
     } else if let Some(connection) = pool.take() {
@@ -101,9 +101,11 @@ async fn connect(worker: &Worker, pool: &Rc<Pool>, call: Call) -> Result<Connect
 struct Attempt<'a, X> {
     worker: &'a Rc<Worker>,
     exchange: &'a mut X,
-    connection: Connection,
+    connection: Box<Connection>,
     call: Call,
     upload: Option<Upload>,
+    /// The upstream has been given all that the request's head announces.
+    sent: bool,
     body_bytes_max: Option<u64>,
     /// The client waits for `100 Continue`; when this is over it is told to go on.
     expecting: Option<Pin<Box<dyn Future<Output = ()>>>>,
@@ -131,9 +133,10 @@ impl<X: Exchange> Attempt<'_, X> {
             out.extend_from_slice(body);
         }
         let coming = pending == Pending::Coming;
-        self.connection.watch.set(self.worker.now_cached().at, self.call.idle, Until::Both);
         let Some(mut writer) = self.connection.writer.take() else { return };
-        let (result, out) = writer.write_all(out, 0).await;
+        let Self { worker, connection, call, .. } = self;
+        let watched = || connection.watch.set(worker.now_cached().at, call.idle, Until::Both);
+        let (result, out) = writer.write_all(out, 0, watched).await;
         self.worker.buffers.give(out);
         self.connection.writer = Some(writer);
         if result.is_err() {
@@ -141,9 +144,11 @@ impl<X: Exchange> Attempt<'_, X> {
             // read tells how it ended.
             return;
         }
+        self.sent = !coming;
         if expects {
+            // The request is not sent yet, so the head's time has not begun.
             self.expecting = Some(Box::pin(runtime::sleep(EXPECT_WAIT)));
-            self.watch_for_head();
+            self.connection.watch.clear();
         } else if coming {
             self.start_upload();
         } else {
@@ -277,7 +282,13 @@ impl<X: Exchange> Attempt<'_, X> {
     }
 
     fn responded(self, buffer: Vec<u8>, body_at: usize) -> Called {
-        let Self { connection, upload, call, .. } = self;
+        let Self { mut connection, upload, call, sent, .. } = self;
+        if !sent && upload.is_none() {
+            // It may take the next request for this one's body.
+            connection.head.keep_alive = false;
+        }
+        // It has kept its time; how fast the client takes the head is not its fault.
+        connection.watch.clear();
         Called::Responded(Response::new(connection, buffer, body_at, upload, call.idle))
     }
 
@@ -286,12 +297,16 @@ impl<X: Exchange> Attempt<'_, X> {
         self.connection.writer = uploaded.writer;
         self.exchange.give_body(uploaded.source);
         self.worker.tick_clock();
+        self.sent = uploaded.result.is_ok();
         match uploaded.result {
             Err(UploadFault::Client(fault)) => return Some(fault),
             // It may have answered before it stopped reading: what it said is yet to be read.
             Ok(()) | Err(UploadFault::Upstream | UploadFault::Abandoned) => {}
         }
-        self.watch_for_head();
+        // Out of time already: what is read next says so.
+        if !self.connection.watch.fired() {
+            self.watch_for_head();
+        }
         None
     }
 

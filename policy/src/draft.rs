@@ -81,7 +81,7 @@ pub struct TimeoutSpec {
 #[serde(deny_unknown_fields)]
 pub struct RouteSpec {
     /// `[METHOD[,METHOD]] [host]/path`. A host may start with `*.`; a path may hold `{name}` (one
-    /// segment) and end in `{*rest}` (everything).
+    /// segment) and end in `{*rest}` (whatever follows, also nothing: `/a/{*rest}` takes `/a`).
     #[serde(rename = "match")]
     pub matches: String,
     /// More that must hold.
@@ -95,7 +95,7 @@ pub struct RouteSpec {
     pub respond: Option<RespondSpec>,
     /// Until the response's head has come, over all tries. Default 10s.
     pub timeout: Option<Span>,
-    /// How often a request that was never sent is tried again elsewhere. Default 1.
+    /// How often a request that was never sent is tried again elsewhere. Default 1, at most 8.
     pub retries: Option<u8>,
     /// Taken off the front of the path, on a segment boundary.
     pub strip_prefix: Option<String>,

@@ -200,7 +200,7 @@ impl Plan {
 
     /// The names of all limits, by their place in the plan.
     pub fn limit_names(&self) -> impl Iterator<Item = &str> {
-        self.limits.each_name()
+        self.limits.names()
     }
 
     /// The name of a limit, as written: what logs, metrics and the `RateLimit` fields call it.

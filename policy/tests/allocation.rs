@@ -2,7 +2,6 @@
 
 mod written;
 
-use std::alloc::System;
 use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
 
@@ -13,10 +12,6 @@ use sluice_policy::flight::{Ending, Finish};
 use sluice_policy::ledger::Ledger;
 use sluice_policy::sim::{Head, facts};
 use sluice_policy::time::{Instant, Now, Wall};
-use stats_alloc::{INSTRUMENTED_SYSTEM, Region, StatsAlloc};
-
-#[global_allocator]
-static ALLOCATOR: &StatsAlloc<System> = &INSTRUMENTED_SYSTEM;
 
 const PLAN: &str = r#"
     [upstream.a]
@@ -45,34 +40,38 @@ fn a_decision_allocates_nothing() {
     let head = Head::new(&[("X-Key", "k"), ("Cookie", "b=2; c=1")]);
     let ending = Ending { status: Some(200), bytes_in: 0, bytes_out: 0, finish: Finish::Whole };
     let (mut served, mut refused) = (0, 0);
-    let region = Region::new(ALLOCATOR);
-    for turn in 0..2000_u32 {
-        let now = Now { at: Instant::from_nanos(u64::from(turn) * 100_000), wall: Wall(0) };
-        let client = IpAddr::V4(Ipv4Addr::from_bits(0x0a00_0000 + turn % 7));
-        let facts = Facts {
-            client,
-            host: "api.acme.dev",
-            query: "x=1&q=a%20b",
-            headers: head.headers(),
-            ..facts("/v1/7/x")
-        };
-        let mut flight = policy.begin(now, &facts);
-        let mut decision = policy.decide(now, &facts, &mut flight, Event::Arrived);
-        if turn % 3 == 0 && matches!(decision, Decision::Call(_)) {
-            let event = Event::Failed { failure: Failure::Connect, replayable: true };
-            decision = policy.decide(now, &facts, &mut flight, event);
+    let counted = allocation_counter::measure(|| {
+        for turn in 0..2000_u32 {
+            let now = Now { at: Instant::from_nanos(u64::from(turn) * 100_000), wall: Wall(0) };
+            let client = IpAddr::V4(Ipv4Addr::from_bits(0x0a00_0000 + turn % 7));
+            let facts = Facts {
+                client,
+                host: "api.acme.dev",
+                query: "x=1&q=a%20b",
+                headers: head.headers(),
+                ..facts("/v1/7/x")
+            };
+            let mut flight = policy.begin(now, &facts);
+            let mut decision = policy.decide(now, &facts, &mut flight, Event::Arrived);
+            if turn % 3 == 0 && matches!(decision, Decision::Call(_)) {
+                let event = Event::Failed { failure: Failure::Connect, replayable: true };
+                decision = policy.decide(now, &facts, &mut flight, event);
+            }
+            if matches!(decision, Decision::Call(_)) {
+                decision =
+                    policy.decide(now, &facts, &mut flight, Event::Responded { status: 200 });
+            }
+            match decision {
+                Decision::Relay => served += 1,
+                Decision::Answer(answer) if answer.status == 429 => refused += 1,
+                other => panic!("{other:?}"),
+            }
+            let _ = policy.end(now, flight, ending);
         }
-        if matches!(decision, Decision::Call(_)) {
-            decision = policy.decide(now, &facts, &mut flight, Event::Responded { status: 200 });
-        }
-        match decision {
-            Decision::Relay => served += 1,
-            Decision::Answer(answer) if answer.status == 429 => refused += 1,
-            other => panic!("{other:?}"),
-        }
-        let _ = policy.end(now, flight, ending);
-    }
-    let change = region.change();
+    });
     assert!(served > 100 && refused > 100, "{served} {refused}");
-    assert_eq!((change.allocations, change.reallocations), (0, 0), "{change:?}");
+    assert_eq!(counted.count_total, 0, "{counted:?}");
+    // And one would have been seen.
+    let one = allocation_counter::measure(|| drop(std::hint::black_box(Box::new(served))));
+    assert_eq!(one.count_total, 1);
 }

@@ -20,52 +20,54 @@ const SOUND: &str = r#"
     to = "a"
 "#;
 
+/// About thirty mistakes.
+const FAULTY: &str = r#"
+    [upstream.a]
+    servers = ["10.0.0.1:80", "10.0.0.1:80"]
+    connections = 0
+    timeout = { connect = "0s" }
+    [upstream.empty]
+    servers = []
+    [limit.fair]
+    key = ["ip", "usr", "ip/0", "header:", "ip:24"]
+    rate = "100/s"
+    burst = 0
+    [limit.slow]
+    rate = "1/day"
+    burst = 1000000
+    cost = 0
+    [limit.dear]
+    rate = "1/s"
+    cost = 2
+    [route.r]
+    match = "/"
+    to = "b"
+    limits = ["fair", "plan", "fair"]
+    retries = 9
+    timeout = "0s"
+    [route.s]
+    match = "get /a"
+    strip_prefix = "v1"
+    redirect = { to = "ftp://x", status = 200 }
+    request_headers = { set = { connection = "close" } }
+    concurrency = { max = 0, key = ["user"] }
+    size = {}
+    addresses = {}
+    [route.t]
+    match = "/t"
+    [route.u]
+    match = "/u"
+    to = "a"
+    respond = { status = 204, body = "x" }
+    [route.v]
+    match = "/v"
+    respond = { status = 100, body = "x", content_type = "a\nb" }
+    where = { header = { "a b" = "1" } }
+"#;
+
 #[test]
 fn every_problem_is_reported_at_its_place() {
-    let text = r#"
-        [upstream.a]
-        servers = ["10.0.0.1:80", "10.0.0.1:80"]
-        connections = 0
-        timeout = { connect = "0s" }
-        [upstream.empty]
-        servers = []
-        [limit.fair]
-        key = ["ip", "usr", "ip/0", "header:", "ip:24"]
-        rate = "100/s"
-        burst = 0
-        [limit.slow]
-        rate = "1/day"
-        burst = 1000000
-        cost = 0
-        [limit.dear]
-        rate = "1/s"
-        cost = 2
-        [route.r]
-        match = "/"
-        to = "b"
-        limits = ["fair", "plan", "fair"]
-        retries = 9
-        timeout = "0s"
-        [route.s]
-        match = "get /a"
-        strip_prefix = "v1"
-        redirect = { to = "ftp://x", status = 200 }
-        request_headers = { set = { connection = "close" } }
-        concurrency = { max = 0, key = ["user"] }
-        size = {}
-        addresses = {}
-        [route.t]
-        match = "/t"
-        [route.u]
-        match = "/u"
-        to = "a"
-        respond = { status = 204, body = "x" }
-        [route.v]
-        match = "/v"
-        respond = { status = 100, body = "x", content_type = "a\nb" }
-        where = { header = { "a b" = "1" } }
-    "#;
-    let mut paths: Vec<_> = problems(text).into_iter().map(|p| p.path).collect();
+    let mut paths: Vec<_> = problems(FAULTY).into_iter().map(|p| p.path).collect();
     paths.sort();
     let expected = [
         "limit.dear.cost",

@@ -14,6 +14,7 @@ use sluice_policy::decision::{Decision, Event};
 use sluice_policy::facts::Facts;
 use sluice_policy::flight::{Ending, Finish};
 use sluice_policy::ledger::Ledger;
+use sluice_policy::mechanism::dice::Dice;
 use sluice_policy::plan::Plan;
 use sluice_policy::sim::facts;
 use sluice_policy::time::{Instant, Now, Wall};
@@ -86,6 +87,39 @@ fn a_full_table_admits_too_little_and_never_too_much() {
     // Those in the table get all that is theirs, and the others share the overflow.
     let full = admitted.iter().filter(|n| **n == 3).count();
     assert!((32..=64 + 64).contains(&full), "{full}");
+}
+
+/// Keys come and go all the time here: places change hands while others look at them.
+#[test]
+fn places_that_change_hands_lose_nothing() {
+    const PERIOD_NS: u64 = 1_000_000_000;
+    let plan = plan("[limit.l]\nrate = \"1/s\"", "limits = [\"l\"]");
+    let ledger = Arc::new(Ledger::new(64, [9; 16]));
+    let (clock, admitted) = (AtomicU64::new(PERIOD_NS), [const { AtomicU64::new(0) }; 256]);
+    thread::scope(|scope| {
+        for seed in 0..THREADS {
+            let (ledger, plan, clock, admitted) = (Arc::clone(&ledger), &plan, &clock, &admitted);
+            scope.spawn(move || {
+                let mut policy = Policy::new(Arc::clone(plan), ledger, seed);
+                let mut dice = Dice::new(seed);
+                for _ in 0..20_000 {
+                    let now = clock.fetch_add(1_000_000, Ordering::Relaxed);
+                    // Most of them at a few, which therefore change between full and owing.
+                    let crowd = if dice.below(4) > 0 { 8 } else { 256 };
+                    let client = dice.below(crowd);
+                    let (passed, flight) = ask(&mut policy, now, u32::try_from(client).unwrap());
+                    let count = &admitted[usize::try_from(client).unwrap()];
+                    count.fetch_add(u64::from(passed), Ordering::Relaxed);
+                    end(&mut policy, now, flight);
+                }
+            });
+        }
+    });
+    let seconds = clock.into_inner() / PERIOD_NS;
+    let admitted = admitted.map(AtomicU64::into_inner);
+    assert!(admitted.iter().all(|n| *n <= seconds), "{admitted:?} in {seconds} s");
+    // The few that are asked for all the time get what is theirs.
+    assert!(admitted[..8].iter().all(|n| *n > seconds * 9 / 10), "{admitted:?} in {seconds} s");
 }
 
 #[test]

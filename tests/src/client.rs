@@ -42,9 +42,22 @@ impl Client {
         self.wire.stream().local_addr().expect("a connected socket has an address")
     }
 
+    /// Another handle to the same connection, to send with while this one reads.
+    #[track_caller]
+    #[must_use]
+    pub fn sender(&self) -> Self {
+        let stream = self.wire.stream().try_clone().expect("another handle");
+        Self { wire: Wire::new(stream).expect("a socket with options"), body: Length::Over }
+    }
+
     #[track_caller]
     pub fn send(&mut self, bytes: impl AsRef<[u8]>) {
         self.wire.write(bytes.as_ref()).expect("send");
+    }
+
+    /// Sends; `false` when the gateway has closed.
+    pub fn try_send(&mut self, bytes: impl AsRef<[u8]>) -> bool {
+        self.wire.write(bytes.as_ref()).is_ok()
     }
 
     /// Sends as much as the peer takes. For requests that are refused before they were read.

@@ -8,6 +8,7 @@ use std::net::SocketAddr;
 #[derive(Clone, Debug)]
 pub struct Config {
     server: Vec<String>,
+    admin: Vec<String>,
     upstream: Vec<String>,
     route: Vec<String>,
     access_log: Vec<String>,
@@ -21,6 +22,7 @@ impl Config {
         let servers: Vec<String> = servers.iter().map(|addr| format!("\"{addr}\"")).collect();
         Self {
             server: vec!["listen = [\"127.0.0.1:0\"]".into()],
+            admin: vec!["listen = \"127.0.0.1:0\"".into()],
             upstream: vec![format!("servers = [{}]", servers.join(", "))],
             route: vec!["match = \"/{*rest}\"".into(), "to = \"app\"".into()],
             access_log: vec!["format = \"json\"".into()],
@@ -40,6 +42,13 @@ impl Config {
     #[must_use]
     pub fn server(mut self, lines: &str) -> Self {
         self.server.push(lines.into());
+        self
+    }
+
+    /// More lines under `[admin]`.
+    #[must_use]
+    pub fn admin(mut self, lines: &str) -> Self {
+        self.admin.push(lines.into());
         self
     }
 
@@ -98,10 +107,9 @@ impl fmt::Display for Config {
         // Every request leaves a line, so that a test may wait for it.
         log.push("sample = { ok = \"100%\", slow = \"250ms\", errors = \"100%\" }".into());
         writeln!(out, "version = 1\n")?;
-        let admin = ["listen = \"127.0.0.1:0\"".to_owned()];
         let tables: [(&str, &[String]); 5] = [
             ("server", &self.server),
-            ("admin", &admin),
+            ("admin", &self.admin),
             ("upstream.app", &self.upstream),
             ("route.all", &self.route),
             ("log.access", &log),

@@ -18,7 +18,7 @@ pub use rustix::process::Signal;
 use crate::client::{Client, Response};
 use crate::config::Config;
 use crate::origin::Origin;
-use crate::wait::Watched;
+use crate::wait::{Watched, eventually};
 
 /// A running gateway. Dropping it ends exactly this process.
 #[derive(Debug)]
@@ -55,15 +55,20 @@ impl Sluice {
     #[track_caller]
     #[must_use]
     pub fn start(config: impl ToString) -> Self {
+        Self::start_arranged(config, |_| ())
+    }
+
+    /// As [`Sluice::start`], with what `arrange` does to the command: surroundings, streams.
+    #[track_caller]
+    #[must_use]
+    pub fn start_arranged(config: impl ToString, arrange: impl FnOnce(&mut Command)) -> Self {
         let dir = TempDir::new().expect("a temporary folder");
         let file = dir.path().join("sluice.toml");
         fs::write(&file, config.to_string()).expect("write the configuration");
         let control = dir.path().join("control.sock");
         let mut args = vec!["run".into(), "-c".into(), file, "--control".into(), control];
-        if let Ok(driver) = env::var("SLUICE_TEST_DRIVER") {
-            args.extend(["--driver".into(), driver.into()]);
-        }
-        Self::spawn(dir, &args)
+        args.extend(driver());
+        Self::spawn(dir, &args, arrange)
     }
 
     /// A gateway that sends everything to this origin.
@@ -73,20 +78,42 @@ impl Sluice {
         Self::start(Config::to(&[origin.addr()]))
     }
 
+    /// `sluice proxy` in front of that address.
+    #[track_caller]
+    #[must_use]
+    pub fn proxy(upstream: SocketAddr) -> Self {
+        let dir = TempDir::new().expect("a temporary folder");
+        let control = dir.path().join("control.sock");
+        let mut args: Vec<PathBuf> =
+            ["proxy", "127.0.0.1:0", &upstream.to_string(), "--admin", "127.0.0.1:0", "--control"]
+                .map(PathBuf::from)
+                .into();
+        args.push(control);
+        args.extend(driver());
+        Self::spawn(dir, &args, |_| ())
+    }
+
     /// Runs any command that serves, such as `try` or `proxy`, and waits until it is ready.
     #[track_caller]
     #[must_use]
     pub fn with_args(args: &[&str]) -> Self {
         let args: Vec<PathBuf> = args.iter().map(PathBuf::from).collect();
-        Self::spawn(TempDir::new().expect("a temporary folder"), &args)
+        Self::spawn(TempDir::new().expect("a temporary folder"), &args, |_| ())
     }
 
     /// Runs a command to its end.
     #[track_caller]
     #[must_use]
     pub fn command(args: &[&str]) -> Finished {
-        let (mut child, stdout, stderr) =
-            launch(&args.iter().map(PathBuf::from).collect::<Vec<_>>());
+        Self::command_arranged(args, |_| ())
+    }
+
+    /// As [`Sluice::command`], with what `arrange` does to the command.
+    #[track_caller]
+    #[must_use]
+    pub fn command_arranged(args: &[&str], arrange: impl FnOnce(&mut Command)) -> Finished {
+        let args: Vec<PathBuf> = args.iter().map(PathBuf::from).collect();
+        let (mut child, stdout, stderr) = launch(&args, arrange);
         if !(stdout.wait_until_over() && stderr.wait_until_over()) {
             drop(child.kill());
             panic!("{args:?} does not end; it said {}", stderr.text());
@@ -174,6 +201,13 @@ impl Sluice {
             .unwrap_or_else(|| panic!("no {part:?} on standard error, but {}", self.stderr.text()))
     }
 
+    /// The admin listener's address.
+    #[track_caller]
+    #[must_use]
+    pub fn admin_addr(&self) -> SocketAddr {
+        self.admin.expect("an admin listener")
+    }
+
     /// `GET path` from the admin listener.
     #[track_caller]
     #[must_use]
@@ -184,7 +218,7 @@ impl Sluice {
     #[track_caller]
     #[must_use]
     pub fn admin_client(&self) -> Client {
-        Client::connect(self.admin.expect("an admin listener"))
+        Client::connect(self.admin_addr())
     }
 
     /// Every sample of `/metrics`: the name with its labels as written, and its value.
@@ -199,6 +233,14 @@ impl Sluice {
                 (name.to_owned(), value.parse().expect("a number"))
             })
             .collect()
+    }
+
+    /// Waits until a metric has this value.
+    #[track_caller]
+    pub fn wait_for_metric(&self, name: &str, value: f64) {
+        eventually(&format!("{name} {value}"), || {
+            self.metrics().get(name).is_some_and(|seen| (seen - value).abs() < 0.5).then_some(())
+        });
     }
 
     /// Waits until the access log on standard output holds `count` lines; all of them.
@@ -217,8 +259,8 @@ impl Sluice {
     }
 
     #[track_caller]
-    fn spawn(dir: TempDir, args: &[PathBuf]) -> Self {
-        let (child, stdout, stderr) = launch(args);
+    fn spawn(dir: TempDir, args: &[PathBuf], arrange: impl FnOnce(&mut Command)) -> Self {
+        let (child, stdout, stderr) = launch(args, arrange);
         let mut sluice = Self { child, dir, listeners: Vec::new(), admin: None, stdout, stderr };
         let ready = sluice.stderr.wait_for(|line| (line.trim() == "ready").then_some(()));
         let banner = sluice.stderr.text();
@@ -277,13 +319,20 @@ impl Lines {
     }
 }
 
-fn launch(args: &[PathBuf]) -> (Child, Lines, Lines) {
+fn launch(args: &[PathBuf], arrange: impl FnOnce(&mut Command)) -> (Child, Lines, Lines) {
     let mut command = Command::new(binary());
     command.args(args).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    arrange(&mut command);
     let mut child = command.spawn().expect("start the binary");
     let stdout = Lines::of(child.stdout.take().expect("a pipe"));
     let stderr = Lines::of(child.stderr.take().expect("a pipe"));
     (child, stdout, stderr)
+}
+
+/// What `SLUICE_TEST_DRIVER` asks for, as arguments.
+fn driver() -> Vec<PathBuf> {
+    let asked = env::var_os("SLUICE_TEST_DRIVER");
+    asked.map(|name| vec!["--driver".into(), name.into()]).unwrap_or_default()
 }
 
 fn address_after(line: &str, words: &str) -> Option<SocketAddr> {
@@ -292,7 +341,8 @@ fn address_after(line: &str, words: &str) -> Option<SocketAddr> {
 }
 
 /// `SLUICE_BIN`, or the binary beside the test, built afresh so that it is never a stale one.
-fn binary() -> &'static Path {
+#[must_use]
+pub fn binary() -> &'static Path {
     static BINARY: OnceLock<PathBuf> = OnceLock::new();
     BINARY.get_or_init(|| match env::var_os("SLUICE_BIN") {
         Some(path) => path.into(),

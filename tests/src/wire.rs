@@ -167,6 +167,19 @@ impl Wire {
     /// # Errors
     /// As [`Wire::read_piece`].
     pub fn skip_piece(&mut self, length: &mut Length) -> io::Result<u64> {
+        if let Length::Fixed(left @ 1..) = *length
+            && self.ahead.is_empty()
+        {
+            // Gigabytes come this way: read in place, copied nowhere.
+            let mut space = [0; 64 * 1024];
+            let most = usize::try_from(left).unwrap_or(usize::MAX).min(space.len());
+            let count = self.read(&mut space[..most])? as u64;
+            if count == 0 {
+                return Err(io::Error::new(ErrorKind::UnexpectedEof, "closed inside a body"));
+            }
+            *length = Length::Fixed(left - count);
+            return Ok(count);
+        }
         let piece = self.read_piece(length)?;
         self.taken.clear();
         Ok(piece.map_or(0, |piece| piece.len() as u64))
@@ -236,15 +249,19 @@ impl Wire {
 
     fn fill(&mut self) -> io::Result<usize> {
         let mut space = [0; 64 * 1024];
-        let count = self.stream.read(&mut space).map_err(|error| match error.kind() {
+        let count = self.read(&mut space)?;
+        self.ahead.extend_from_slice(&space[..count]);
+        Ok(count)
+    }
+
+    fn read(&mut self, space: &mut [u8]) -> io::Result<usize> {
+        self.stream.read(space).map_err(|error| match error.kind() {
             ErrorKind::WouldBlock => {
                 let seen = String::from_utf8_lossy(&self.ahead).into_owned();
                 io::Error::new(ErrorKind::TimedOut, format!("silence after {seen:?}"))
             }
             _ => error,
-        })?;
-        self.ahead.extend_from_slice(&space[..count]);
-        Ok(count)
+        })
     }
 
     fn take(&mut self, count: usize) -> Vec<u8> {

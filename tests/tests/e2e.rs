@@ -3,8 +3,18 @@
 //! `SLUICE_BIN` chooses another binary and `SLUICE_TEST_DRIVER` forces a driver, so the same suite
 //! passes over every way the gateway can run.
 
+#[path = "e2e/admin.rs"]
+mod admin;
+#[path = "e2e/balance.rs"]
+mod balance;
+#[path = "e2e/bulk.rs"]
+mod bulk;
 #[path = "e2e/commands.rs"]
 mod commands;
+#[path = "e2e/counted.rs"]
+mod counted;
+#[path = "e2e/duplex.rs"]
+mod duplex;
 #[path = "e2e/errors.rs"]
 mod errors;
 #[path = "e2e/fields.rs"]
@@ -13,15 +23,27 @@ mod fields;
 mod files;
 #[path = "e2e/framing.rs"]
 mod framing;
+#[path = "e2e/judged.rs"]
+mod judged;
+#[path = "e2e/kernel.rs"]
+mod kernel;
 #[path = "e2e/life.rs"]
 mod life;
 #[path = "e2e/limits.rs"]
 mod limits;
+#[path = "e2e/papers.rs"]
+mod papers;
+#[path = "e2e/pipelining.rs"]
+mod pipelining;
 #[path = "e2e/proxying.rs"]
 mod proxying;
 #[path = "e2e/reuse.rs"]
 mod reuse;
 #[path = "e2e/routing.rs"]
 mod routing;
+#[path = "e2e/samples.rs"]
+mod samples;
+#[path = "e2e/service.rs"]
+mod service;
 #[path = "e2e/streaming.rs"]
 mod streaming;

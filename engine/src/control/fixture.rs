@@ -87,3 +87,11 @@ pub(crate) fn mortal(seat: Seat) {
     seat.cells.connections_total.add(3);
     std::panic::resume_unwind(Box::new("a worker's bug"));
 }
+
+/// Mortal, and its successor obedient.
+pub(crate) fn first_dies(seat: Seat) {
+    match seat.cells.connections_total.value() {
+        0 => mortal(seat),
+        _ => obedient(seat),
+    }
+}

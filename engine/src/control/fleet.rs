@@ -136,6 +136,11 @@ impl Fleet {
         &self.generation
     }
 
+    #[cfg(test)]
+    pub(crate) fn news(&self) -> mpsc::UnboundedSender<News> {
+        self.supply.news.clone()
+    }
+
     pub(crate) fn wanted(&self) -> Wanted {
         self.supply.wanted
     }

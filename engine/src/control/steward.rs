@@ -294,3 +294,49 @@ async fn over(deadline: &mut Option<Pin<Box<Sleep>>>) {
         None => pending().await,
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use metrics_exporter_prometheus::PrometheusBuilder;
+    use sluice_config::LogTarget;
+
+    use super::super::fixture::{desk, first_dies, fleet};
+    use super::super::socket::{self, Place};
+    use super::*;
+    use crate::observe::journal::journal;
+
+    #[tokio::test]
+    async fn workers_that_die_are_replaced_and_counted() {
+        let recorder = PrometheusBuilder::new().build_recorder();
+        let figures = recorder.handle();
+        let _counted_here = metrics::set_default_local_recorder(&recorder);
+        let (fleet, heard) = fleet(2, first_dies).await;
+        let news = fleet.news();
+        let (desk, asked) = desk(fleet);
+        let desk = Arc::new(desk);
+        let (inputs, dir) = (
+            Inputs { ears: Ears::open().unwrap(), news: (news, heard), asked },
+            std::env::temp_dir().join(format!("sluice-steward-{}", std::process::id())),
+        );
+        let place = Place { path: dir.join("control.sock"), yields: false };
+        let (_door, file) = socket::bind(&place).unwrap();
+        let off = Sink::open(&LogTarget::Off).unwrap();
+        let pen = Pen::start(journal().1, &LogTarget::Off, off).unwrap();
+        let source = Source::Text { name: "test", text: String::new() };
+        let steward = Steward::new(Arc::clone(&desk), inputs, pen, source, file, String::new());
+        let serving = async {
+            while desk.standing().phase != Phase::Serving {
+                tokio::task::yield_now().await;
+            }
+        };
+        tokio::select! {
+            never = steward.serve() => match never {},
+            served = tokio::time::timeout(Duration::from_secs(10), serving) => served.unwrap(),
+        }
+        std::fs::remove_dir_all(dir).unwrap();
+        assert!(desk.fleet().all_running(), "each successor serves in its place");
+        assert_eq!(desk.standing().restarts, 2);
+        let text = figures.render();
+        assert!(text.contains(&format!("{WORKER_RESTARTS} 2")), "{text}");
+    }
+}

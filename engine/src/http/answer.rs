@@ -4,9 +4,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use sluice_policy::decision::Answer;
+use sluice_policy::facts::Facts;
 use sluice_policy::plan::Plan;
 
-use super::head::Head;
 use super::write;
 
 /// A reply, before it is framed for a version of HTTP.
@@ -17,6 +17,8 @@ pub(crate) struct Page {
     /// The operator's own; wins over the one above.
     pub(crate) own_type: Option<String>,
     pub(crate) location: Option<Vec<u8>>,
+    /// The methods that would do, for 405 (RFC 9110 section 10.2.1).
+    pub(crate) allow: Option<String>,
     pub(crate) retry_after: Option<Duration>,
     pub(crate) body: Body,
     /// Our own problems are never stored; what the operator wrote may be.
@@ -48,6 +50,7 @@ impl Page {
             content_type: "application/problem+json",
             own_type: None,
             location: None,
+            allow: None,
             retry_after: None,
             body: Body::Made(problem(status, code, request_id)),
             no_store: true,
@@ -56,17 +59,19 @@ impl Page {
     }
 
     /// What policy answered.
-    pub(crate) fn of(answer: &Answer, plan: &Plan, head: &Head, request_id: &[u8]) -> Self {
+    pub(crate) fn of(answer: &Answer, plan: &Plan, facts: &Facts<'_>, request_id: &[u8]) -> Self {
         let Some(reply) = answer.reply.and_then(|id| plan.reply(id)) else {
             let mut page = Self::problem(answer.status, answer.code, request_id);
             page.retry_after = answer.retry_after;
+            page.allow = (answer.status == 405).then(|| plan.allowed_methods(facts).join(", "));
             return page;
         };
         Self {
             status: reply.status,
             content_type: "text/plain; charset=utf-8",
             own_type: Some(reply.content_type.clone()),
-            location: reply.location.as_deref().map(|to| location(to, head)),
+            location: reply.location.as_deref().map(|to| location(to, facts)),
+            allow: None,
             retry_after: answer.retry_after,
             body: Body::Written(Arc::clone(&reply.body)),
             no_store: false,
@@ -76,13 +81,14 @@ impl Page {
 }
 
 /// `{uri}` at the end stands for the request's path and query.
-fn location(to: &str, head: &Head) -> Vec<u8> {
+fn location(to: &str, facts: &Facts<'_>) -> Vec<u8> {
     match to.strip_suffix("{uri}") {
         Some(base) => {
-            let path = head.path();
+            let mark = if facts.query.is_empty() { "" } else { "?" };
+            let path = facts.path;
             // "https://example.com/{uri}" must not become "//".
             let base = if path.starts_with('/') { base.trim_end_matches('/') } else { base };
-            [base, path, head.query_with_mark()].concat().into_bytes()
+            [base, path, mark, facts.query].concat().into_bytes()
         }
         None => to.as_bytes().to_vec(),
     }
@@ -151,6 +157,9 @@ pub(crate) fn write(
     out.extend_from_slice(reason(page.status).as_bytes());
     out.extend_from_slice(b"\r\n");
     write::field(out, b"Date", extras.date);
+    if let Some(allow) = &page.allow {
+        write::field(out, b"Allow", allow.as_bytes());
+    }
     if let Some(location) = &page.location {
         write::field(out, b"Location", location);
     }

@@ -15,6 +15,7 @@ use super::head::Head;
 use super::parse::{self, BadHead, Scan, Scanned};
 use super::write::{Passport, ResponseExtras};
 use super::{ClientFault, Exchange, answer, forward};
+use crate::buffer::HEADROOM;
 use crate::proxy;
 use crate::runtime::{Reader, SPARE, Socket, Writer};
 use crate::sweep::{Until, Watch};
@@ -24,8 +25,10 @@ use crate::worker::{Current, Worker};
 #[derive(Debug)]
 pub(crate) struct Connection {
     worker: Rc<Worker>,
-    // The deadline goes before the descriptor it guards.
+    // The deadlines go before the descriptor they guard. Of what is to come:
     watch: Rc<Watch>,
+    /// Of what is to be taken. Both directions may be in use at once.
+    taking: Watch,
     /// Away while a body is being read elsewhere.
     reader: Option<Reader>,
     writer: Writer,
@@ -35,12 +38,17 @@ pub(crate) struct Connection {
     head: Head,
     passport: Option<Passport>,
     body: BodyState,
-    /// Bytes of the next request that came while this one was in progress.
+    /// Bytes that came while a request was in progress, behind [`HEADROOM`]: what follows
+    /// `head.text`.
     ahead: Option<Vec<u8>>,
+    /// The current request came before the last was answered.
+    pipelined: bool,
     /// The client sends no more.
     ended: bool,
     /// Nothing may follow the current response.
     closing: bool,
+    /// The response broke off, and only its connection can say so.
+    torn: bool,
 }
 
 /// What became of the current request's body.
@@ -88,6 +96,9 @@ pub(crate) async fn serve(worker: Rc<Worker>, socket: Socket, peer: SocketAddr) 
         first = false;
         let worker = Rc::clone(&connection.worker);
         proxy::serve(&worker, &mut connection).await;
+        if connection.torn {
+            return connection.tear();
+        }
         if !connection.finish().await {
             return connection.linger().await;
         }
@@ -96,13 +107,15 @@ pub(crate) async fn serve(worker: Rc<Worker>, socket: Socket, peer: SocketAddr) 
 
 impl Connection {
     fn new(worker: Rc<Worker>, socket: Socket, peer: SocketAddr) -> Self {
-        let watch = Rc::new(worker.sweeper.watch(socket.shutter));
+        let watch = Rc::new(worker.sweeper.watch(socket.shutter.clone()));
+        let taking = worker.sweeper.watch(socket.shutter);
         let current = worker.current();
         let mut head = Head::default();
         head.text = worker.buffers.small();
         Self {
             worker,
             watch,
+            taking,
             reader: Some(socket.reader),
             writer: socket.writer,
             peer: peer.ip(),
@@ -111,8 +124,10 @@ impl Connection {
             passport: None,
             body: BodyState::Nothing,
             ahead: None,
+            pipelined: false,
             ended: false,
             closing: false,
+            torn: false,
         }
     }
 
@@ -167,34 +182,38 @@ impl Connection {
 
     /// Append what comes next to the head's text. False: nothing more comes.
     async fn read_on(&mut self) -> bool {
-        let buffer = match self.ahead.take() {
-            Some(buffer) => buffer,
-            None if self.ended => return false,
-            None => {
-                let Some(reader) = self.reader.as_mut() else { return false };
-                if !reader.armed() {
-                    let mut text = std::mem::take(&mut self.head.text);
-                    text.reserve(SPARE + 1);
-                    reader.arm(text);
-                }
-                let (result, buffer) = reader.armed_read().await;
-                if !matches!(result, Ok(n) if n > 0) {
-                    self.ended = true;
-                    self.head.text = buffer;
-                    return false;
-                }
-                buffer
-            }
-        };
-        self.worker.tick_clock();
-        if self.head.text.is_empty() {
-            let old = std::mem::replace(&mut self.head.text, buffer);
-            self.worker.buffers.give(old);
-        } else {
-            self.head.text.extend_from_slice(&buffer);
-            self.worker.buffers.give(buffer);
+        if let Some(ahead) = self.ahead.take() {
+            self.append(ahead);
+            return true;
         }
-        true
+        let Some(reader) = self.reader.as_mut().filter(|_| !self.ended) else { return false };
+        // Armed already: to notice that the client leaves, into a buffer of its own.
+        let apart = reader.armed();
+        if !apart {
+            let mut text = std::mem::take(&mut self.head.text);
+            text.reserve(SPARE + 1);
+            reader.arm(text);
+        }
+        let (result, buffer) = reader.armed_read().await;
+        let came = matches!(result, Ok(n) if n > 0);
+        self.ended = !came;
+        match apart {
+            true => self.append(buffer),
+            false => self.head.text = buffer,
+        }
+        self.worker.tick_clock();
+        came
+    }
+
+    /// Append what a read apart brought.
+    fn append(&mut self, mut buffer: Vec<u8>) {
+        if self.head.text.is_empty() {
+            buffer.drain(..HEADROOM);
+            std::mem::swap(&mut self.head.text, &mut buffer);
+        } else {
+            self.head.text.extend_from_slice(&buffer[HEADROOM..]);
+        }
+        self.worker.buffers.give(buffer);
     }
 
     fn understand(&mut self, end: usize) -> Arrival {
@@ -243,26 +262,36 @@ impl Connection {
     /// Get ready for the next request. False: there is to be none.
     async fn finish(&mut self) -> bool {
         self.passport = None;
-        if self.closing || self.ended && self.ahead.is_none() && !self.has_more() {
+        if self.closing || self.ended && !self.has_more() {
             return false;
         }
-        let consumed = match self.body {
-            BodyState::Nothing | BodyState::Back { whole: true, .. } => self.head.end,
-            BodyState::Whole { bytes } => self.head.end + bytes,
-            BodyState::Coming => {
-                if !self.drain().await {
-                    return false;
-                }
-                self.head.end
-            }
-            BodyState::Away | BodyState::Back { whole: false, .. } => return false,
+        let has_all_come = match self.body {
+            BodyState::Nothing | BodyState::Whole { .. } => true,
+            BodyState::Coming => self.drain().await,
+            BodyState::Back { whole, .. } => whole,
+            BodyState::Away => false,
         };
-        self.head.forget(consumed);
+        if !has_all_come {
+            return false;
+        }
+        self.pipelined = self.has_more();
+        self.head.forget(self.consumed());
         true
     }
 
+    /// What of the text is the current request's.
+    fn consumed(&self) -> usize {
+        match self.body {
+            BodyState::Whole { bytes } => self.head.end + bytes,
+            BodyState::Nothing | BodyState::Coming | BodyState::Away | BodyState::Back { .. } => {
+                self.head.end
+            }
+        }
+    }
+
+    /// Whether something has come behind the current request.
     fn has_more(&self) -> bool {
-        self.head.text.len() > self.head.end
+        self.ahead.is_some() || self.head.text.len() > self.consumed()
     }
 
     /// Read a body that nobody took to its end, if that is not far.
@@ -305,17 +334,30 @@ impl Connection {
             }
             BodyState::Away | BodyState::Back { whole: false, .. } => false,
         };
-        body_ok && !self.closing && !self.ended && !self.worker.stop.stopped()
+        let goes_on = !self.ended || self.has_more();
+        body_ok && goes_on && !self.closing && !self.worker.stop.stopped()
     }
 
     /// Send `bytes[from..]`. False: the client is gone, or takes nothing.
     async fn send(&mut self, bytes: Vec<u8>, from: usize) -> bool {
-        let timeout = self.current.config.server.write_timeout;
-        self.watch.set(self.worker.now_cached().at, timeout, Until::Both);
-        let (result, buffer) = self.writer.write_all(bytes, from).await;
+        let (sent, buffer) = self.write(bytes, from).await;
         self.worker.buffers.give(buffer);
-        self.watch.clear();
-        result.is_ok()
+        sent
+    }
+
+    /// As [`Self::send`], and the buffer comes back.
+    async fn write(&mut self, bytes: Vec<u8>, from: usize) -> (bool, Vec<u8>) {
+        let Self { worker, writer, taking, current, .. } = self;
+        let timeout = current.config.server.write_timeout;
+        let watched = || taking.set(worker.now_cached().at, timeout, Until::Both);
+        let (result, buffer) = writer.write_all(bytes, from, watched).await;
+        taking.clear();
+        (result.is_ok(), buffer)
+    }
+
+    /// Close so that nobody takes what was sent for the whole.
+    fn tear(self) {
+        self.taking.reset();
     }
 
     /// Close so that what was sent arrives even if the client is still sending.

@@ -16,11 +16,12 @@ pub(crate) struct Head {
     pub(crate) text: Vec<u8>,
     /// Length of the head, its empty line included; 0 while it has not all come.
     pub(crate) end: usize,
-    pub(crate) method: Span,
-    /// Path and query as received; in an absolute form the part after the authority.
-    pub(crate) target: Span,
-    /// Offset of the `?` in the text; the target's end when there is none.
-    pub(crate) query_at: u32,
+    /// The method, then path and query as received (in an absolute form what follows the
+    /// authority), with nothing between: text that is known to be UTF-8.
+    line: String,
+    method_len: usize,
+    /// Offset of the `?` in the line; its end when there is none.
+    query_at: usize,
     /// Where the authority of an absolute form lies.
     pub(crate) authority: Option<Span>,
     pub(crate) version: Version,
@@ -83,31 +84,40 @@ impl Head {
         self.text.get(from as usize..to as usize).unwrap_or_default()
     }
 
-    /// Text that was checked to be UTF-8 when the head was parsed.
-    pub(crate) fn str(&self, span: Span) -> &str {
-        str::from_utf8(self.bytes(span)).unwrap_or_default()
+    /// Remember method and target.
+    pub(crate) fn set_line(&mut self, method: &str, target: &str) {
+        self.line.clear();
+        self.line.push_str(method);
+        self.line.push_str(target);
+        self.method_len = method.len();
+        self.query_at = method.len() + target.find('?').unwrap_or(target.len());
     }
 
     pub(crate) fn method(&self) -> &str {
-        self.str(self.method)
+        self.line.get(..self.method_len).unwrap_or_default()
+    }
+
+    /// The path as received.
+    pub(crate) fn raw_path(&self) -> &str {
+        self.line.get(self.method_len..self.query_at).unwrap_or_default()
     }
 
     /// The path by which the request is judged.
     pub(crate) fn path(&self) -> &str {
         match &self.path {
             Some(path) => path,
-            None => self.str((self.target.0, self.query_at)),
+            None => self.raw_path(),
         }
     }
 
     /// The path that the upstream is asked for: as it came, unless it was crooked.
     pub(crate) fn path_to_pass(&self) -> &str {
-        if self.crooked { self.path() } else { self.str((self.target.0, self.query_at)) }
+        if self.crooked { self.path() } else { self.raw_path() }
     }
 
     /// With its `?`; empty when there is none.
     pub(crate) fn query_with_mark(&self) -> &str {
-        self.str((self.query_at, self.target.1))
+        self.line.get(self.query_at..).unwrap_or_default()
     }
 
     pub(crate) fn query(&self) -> &str {

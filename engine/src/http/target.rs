@@ -80,7 +80,8 @@ fn decode_unreserved(path: &str, slashes: EncodedSlashes, out: &mut String) -> R
             b'-' | b'.' | b'_' | b'~' | b'0'..=b'9' | b'a'..=b'z' | b'A'..=b'Z' => {
                 out.push(char::from(byte));
             }
-            _ => out.push_str(&special[..3]),
+            // Upper case, as routes have them (section 6.2.2.1).
+            _ => out.extend(special[..3].chars().map(|c| c.to_ascii_uppercase())),
         }
         rest = &special[3..];
     }
@@ -153,7 +154,7 @@ mod tests {
             ("/a/%2e%2E/b", "/b"),
             ("/a/", "/a/"),
             ("/a//", "/a/"),
-            ("/%c3%a9", "/%c3%a9"),
+            ("/%c3%a9", "/%C3%A9"),
             ("/%252e", "/%252e"),
             ("/a;v=1/b", "/a;v=1/b"),
             ("/é", "/é"),
@@ -193,6 +194,8 @@ mod tests {
             ("/a/%2e/b", Form::Crooked),
             ("/a/..", Form::Crooked),
             ("/a;b", Form::Normal),
+            ("/%C3%A9", Form::Normal),
+            ("/%c3%a9", Form::Escaped),
         ];
         for (path, expected) in table {
             let form = normalise(path, EncodedSlashes::Reject, &mut String::new());

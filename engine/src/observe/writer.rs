@@ -254,10 +254,32 @@ mod tests {
         send(&workers, "lost\n");
         pen.finish(PATIENCE);
         pen.turn(&to, Sink::open(&to).unwrap());
+        pen.finish(PATIENCE);
         send(&workers, "kept\n");
         pen.finish(PATIENCE);
         assert_eq!(std::fs::read_to_string(&path).unwrap(), "kept\n");
         std::fs::remove_file(&path).unwrap();
+    }
+
+    #[test]
+    fn a_line_that_broke_off_does_not_run_into_the_next() {
+        let (mut reader, pipe) = io::pipe().unwrap();
+        // Full after 64 KiB, which is inside a line.
+        rustix::fs::fcntl_setfl(&pipe, rustix::fs::OFlags::NONBLOCK).unwrap();
+        let sink = Sink::stream(File::from(std::os::fd::OwnedFd::from(pipe)));
+        let (workers, writer) = journal();
+        let pen = Pen::start(writer, &LogTarget::Stdout, sink).unwrap();
+        send(&workers, &"abcdef\n".repeat(10_000));
+        pen.finish(PATIENCE);
+        let mut read = vec![0; 65_536];
+        io::Read::read_exact(&mut reader, &mut read).unwrap();
+        assert!(read.ends_with(b"\nab"));
+        send(&workers, "next\n");
+        pen.finish(PATIENCE);
+        // Its writer gone, the pipe ends.
+        drop(pen);
+        let rest = io::read_to_string(reader).unwrap();
+        assert_eq!(rest, "\nnext\n");
     }
 
     #[test]

@@ -21,6 +21,9 @@ use super::Driver;
 #[derive(Debug)]
 pub(crate) struct Listener {
     tcp: TcpListener,
+    /// The same socket, for emptying its queue at the end.
+    std: std::net::TcpListener,
+    driver: Driver,
 }
 
 /// Ends the accept loops of one worker: an accept must not be dropped, only cancelled.
@@ -75,7 +78,17 @@ impl Listener {
     pub(crate) fn new(listener: std::net::TcpListener, driver: Driver) -> io::Result<Self> {
         // A ring answers EAGAIN at once for a non-blocking descriptor instead of waiting.
         listener.set_nonblocking(driver == Driver::Epoll)?;
-        Ok(Self { tcp: TcpListener::from_std(listener)? })
+        let std = listener.try_clone()?;
+        Ok(Self { tcp: TcpListener::from_std(listener)?, std, driver })
+    }
+
+    /// One that was waiting when accepting was stopped: closing the socket would reset those that
+    /// the kernel has accepted already. None when there are no more.
+    pub(crate) fn accept_waiting(&self) -> Option<(Socket, SocketAddr)> {
+        self.std.set_nonblocking(true).ok()?;
+        let (tcp, peer) = self.std.accept().ok()?;
+        tcp.set_nonblocking(self.driver == Driver::Epoll).ok()?;
+        Some((Socket::new(TcpStream::from_std(tcp).ok()?), peer))
     }
 
     /// The next connection, or None once stopped.
@@ -204,13 +217,16 @@ async fn pump<H: AsyncReadRent>(mut half: H, slot: Rc<Slot>) {
 }
 
 impl Writer {
-    /// Send `bytes[from..]`, all of it.
+    /// Send `bytes[from..]`, all of it. `waits` is told whenever the peer is to take something, so
+    /// that a slow peer can be told from one that takes nothing.
     pub(crate) async fn write_all(
         &mut self,
         mut bytes: Vec<u8>,
         mut from: usize,
+        waits: impl Fn(),
     ) -> (io::Result<()>, Vec<u8>) {
         while from < bytes.len() {
+            waits();
             let (result, part) = self.half.write(bytes.slice(from..)).await;
             bytes = part.into_inner();
             match result {
@@ -237,10 +253,20 @@ impl Shutter {
             Shutdown::Write => rustix::net::Shutdown::Write,
             Shutdown::Both => rustix::net::Shutdown::Both,
         };
-        // SAFETY: `_alive` keeps the descriptor open for as long as this value lives.
-        let fd = unsafe { BorrowedFd::borrow_raw(self.fd) };
         // Not connected any more: then it is shut already.
-        let _ = rustix::net::shutdown(fd, how);
+        let _ = rustix::net::shutdown(self.descriptor(), how);
+    }
+
+    /// Reset the connection: the peer learns that what it got is not all. (Closing would not do:
+    /// a dropped writer ends the connection in order before its descriptor is closed.)
+    pub(crate) fn reset(&self) {
+        // Not connected any more: then the peer has ended it.
+        let _ = rustix::net::connect_unspec(self.descriptor());
+    }
+
+    fn descriptor(&self) -> BorrowedFd<'_> {
+        // SAFETY: `_alive` keeps the descriptor open for as long as this value lives.
+        unsafe { BorrowedFd::borrow_raw(self.fd) }
     }
 }
 
@@ -327,7 +353,7 @@ mod tests {
             let (client, mut socket) = accepted(driver).await;
             drop(spawn_shut(socket.shutter.clone()));
             // More than both socket buffers hold, and a client that never reads.
-            let (result, _) = socket.writer.write_all(vec![0; 64 << 20], 0).await;
+            let (result, _) = socket.writer.write_all(vec![0; 64 << 20], 0, || ()).await;
             assert!(result.is_err(), "{driver:?}");
             drop(client);
         });
@@ -355,6 +381,28 @@ mod tests {
     }
 
     #[test]
+    fn connections_that_wait_when_accepting_stops_are_not_lost() {
+        on_every_driver(|driver| async move {
+            let (listener, address) = pair(driver);
+            let mut clients: Vec<_> =
+                (0..3).map(|_| std::net::TcpStream::connect(address).unwrap()).collect();
+            let stop = Stop::default();
+            stop.stop();
+            assert!(listener.accept(&stop).await.unwrap().is_none());
+            let mut waiting = 0;
+            while let Some((mut socket, _)) = listener.accept_waiting() {
+                waiting += 1;
+                let (result, _) = socket.writer.write_all(b"hello".to_vec(), 0).await;
+                result.unwrap();
+            }
+            assert_eq!(waiting, 3, "{driver:?}");
+            for client in &mut clients {
+                client.read_exact(&mut [0; 5]).unwrap();
+            }
+        });
+    }
+
+    #[test]
     fn a_bell_rings_across_threads() {
         on_every_driver(|driver| async move {
             let (here, mut there) = std::os::unix::net::UnixStream::pair().unwrap();
@@ -373,7 +421,7 @@ mod tests {
     fn bytes_written_arrive_in_order() {
         on_every_driver(|driver| async move {
             let (mut client, mut socket) = accepted(driver).await;
-            let (result, _) = socket.writer.write_all(b"xxhello".to_vec(), 2).await;
+            let (result, _) = socket.writer.write_all(b"xxhello".to_vec(), 2, || ()).await;
             result.unwrap();
             socket.writer.finish().await;
             let mut got = String::new();

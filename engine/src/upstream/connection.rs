@@ -12,7 +12,8 @@ use crate::runtime::{self, Reader, Writer};
 use crate::sweep::Watch;
 use crate::worker::Worker;
 
-/// Lives in a pool, or in the request that uses it. Dropped: closed.
+/// Lives in a pool, or in the request that uses it; in one box all its life, because it changes
+/// hands several times a request. Dropped: closed.
 #[derive(Debug)]
 pub(crate) struct Connection {
     // The deadline goes before the descriptor it guards.
@@ -32,8 +33,12 @@ impl Connection {
     ///
     /// # Errors
     /// The last address's error; `TimedOut` when the time is up.
-    pub(crate) async fn open(worker: &Worker, place: Place, within: Duration) -> io::Result<Self> {
-        let addresses = place.0.addresses.borrow().clone();
+    pub(crate) async fn open(
+        worker: &Worker,
+        place: Place,
+        within: Duration,
+    ) -> io::Result<Box<Self>> {
+        let addresses = place.pool.addresses.borrow().clone();
         let mut last = io::Error::from(io::ErrorKind::AddrNotAvailable);
         let until = worker.now().at + within;
         for address in addresses {
@@ -46,14 +51,14 @@ impl Connection {
                 Ok(socket) => {
                     worker.cells.upstream_connections_total.add(1);
                     let watch = Rc::new(worker.sweeper.watch(socket.shutter));
-                    let mut connection = Self {
+                    let mut connection = Box::new(Self {
                         watch,
                         reader: socket.reader,
                         writer: Some(socket.writer),
                         head: ResponseHead::default(),
                         reused: false,
                         place,
-                    };
+                    });
                     connection.arm(worker);
                     return Ok(connection);
                 }

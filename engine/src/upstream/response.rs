@@ -1,7 +1,8 @@
 //! A response whose head has come: what is left of it arrives in pieces.
 
+use std::future::Future;
+use std::pin::Pin;
 use std::task::{Context, Poll, ready};
-
 use std::time::Duration;
 
 use super::connection::Connection;
@@ -16,7 +17,7 @@ use crate::worker::Worker;
 /// Dropped before its end: the connection is closed, for nobody knows what is still to come.
 #[derive(Debug)]
 pub(crate) struct Response {
-    connection: Connection,
+    connection: Box<Connection>,
     /// The head, and what came with it.
     buffer: Vec<u8>,
     body_at: usize,
@@ -49,7 +50,7 @@ pub(crate) enum Cut {
 impl Response {
     /// `buffer` holds a head that ends at `body_at`, parsed into `connection.head`.
     pub(crate) fn new(
-        connection: Connection,
+        connection: Box<Connection>,
         buffer: Vec<u8>,
         body_at: usize,
         upload: Option<Upload>,
@@ -115,7 +116,8 @@ impl Response {
             }
             let (result, mut buffer) = ready!(connection.poll_read(cx));
             match result {
-                Ok(n) if n > 0 => {}
+                // How long the client takes over this is no fault of the upstream.
+                Ok(n) if n > 0 => connection.watch.clear(),
                 Ok(_) | Err(_) if connection.watch.fired() => return Poll::Ready(Err(Cut::Idle)),
                 Ok(_) if self.decoder.ends_with_connection() => {
                     self.done = true;
@@ -152,9 +154,24 @@ impl Response {
             connection.watch.clear();
             connection.reused = true;
             connection.arm(worker);
-            let pool = std::rc::Rc::clone(&connection.place.0);
+            let pool = std::rc::Rc::clone(&connection.place.pool);
             pool.give_back(connection, worker.now_cached().at);
         }
+    }
+
+    /// The request's body, once it has been sent or has come to nothing.
+    pub(crate) fn poll_upload(
+        &mut self,
+        worker: &Worker,
+        cx: &mut Context<'_>,
+    ) -> Option<Uploaded> {
+        let upload = Pin::new(self.upload.as_mut()?);
+        let Poll::Ready(mut uploaded) = upload.poll(cx) else { return None };
+        self.upload = None;
+        self.connection.writer = uploaded.writer.take();
+        // From here on only the response is waited for.
+        self.connection.watch.set(worker.now_cached().at, self.idle, Until::Both);
+        Some(uploaded)
     }
 
     /// The request's body has been sent, or is given up now. Gives its source back.

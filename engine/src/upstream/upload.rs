@@ -21,7 +21,7 @@ use crate::worker::Worker;
 /// A body being sent. Awaiting it gives its source back.
 #[derive(Debug)]
 pub(crate) struct Upload {
-    task: Task<Uploaded>,
+    task: Task<Result<Uploaded, String>>,
     signal: Rc<Abandon>,
 }
 
@@ -60,7 +60,7 @@ impl Upload {
     ) -> Self {
         let signal = Rc::new(Abandon::default());
         let told = Rc::clone(&signal);
-        let task = runtime::spawn(async move {
+        let task = runtime::supervised(async move {
             let mut sending = Sending { worker, source, watch, encoder, idle, told };
             let (result, writer) = sending.run(writer).await;
             Uploaded { source: sending.source, writer, result }
@@ -81,7 +81,11 @@ impl Future for Upload {
     type Output = Uploaded;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Uploaded> {
-        Pin::new(&mut self.task).poll(cx)
+        Pin::new(&mut self.task).poll(cx).map(|sent| match sent {
+            Ok(uploaded) => uploaded,
+            // The connection it belongs to is supervised too, and can't go on without its reader.
+            Err(panic) => std::panic::resume_unwind(Box::new(panic)),
+        })
     }
 }
 
@@ -108,8 +112,11 @@ impl Sending {
             let (mut buffer, last) = (piece.buffer, piece.last);
             let trailers = if last { Some(self.source.trailers()) } else { None };
             let from = self.encoder.frame(&mut buffer, HEADROOM, trailers);
-            self.watch.set(self.worker.now().at, self.idle, Until::Both);
-            let (result, buffer) = writer.write_all(buffer, from).await;
+            let Self { worker, watch, idle, .. } = self;
+            let watched = || watch.set(worker.now_cached().at, *idle, Until::Both);
+            let (result, buffer) = writer.write_all(buffer, from, watched).await;
+            // From here on it is for who awaits this.
+            watch.clear();
             if result.is_err() {
                 self.worker.buffers.give(buffer);
                 return (Err(UploadFault::Upstream), None);

@@ -106,7 +106,7 @@ impl Current {
 }
 
 impl Worker {
-    pub(super) fn new(seat: Seat) -> Rc<Self> {
+    pub(crate) fn new(seat: Seat) -> Rc<Self> {
         let Seat { generation, ledger, clock, cells, journal, .. } = seat;
         let config = &generation.config;
         let pools = Pools::new(Arc::clone(&cells));
@@ -156,7 +156,8 @@ impl Worker {
 
     pub(crate) fn begin(&self, facts: &Facts<'_>) -> Flight {
         self.cells.in_flight.add(1);
-        self.policy.borrow_mut().begin(self.now(), facts)
+        // Its head has just been read, and so has the clock.
+        self.policy.borrow_mut().begin(self.now_cached(), facts)
     }
 
     pub(crate) fn decide(&self, facts: &Facts<'_>, flight: &mut Flight, event: Event) -> Decision {

@@ -22,8 +22,8 @@ pub struct RateLimit;
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct LimitSpec {
-    /// What is counted apart: `ip` (or `ip/24`), `header:NAME`, `route`, `path`, `method`.
-    /// Default: `ip`, which is one IPv4 address or one IPv6 /64.
+    /// What is counted apart: `ip`, `header:NAME`, `route`, `path`, `method`, in any mix. Default:
+    /// `ip`, which is one IPv4 address or one IPv6 /64; `ip/24` counts by /24, and by /48 of IPv6.
     #[serde(default)]
     pub key: Vec<String>,
     /// How fast the bucket fills.
@@ -97,13 +97,8 @@ impl Limits {
         u16::try_from(self.0.iter().position(|named| named.name == name)?).ok()
     }
 
-    pub(crate) fn each_name(&self) -> impl Iterator<Item = &str> {
+    pub(crate) fn names(&self) -> impl Iterator<Item = &str> {
         self.0.iter().map(|named| named.name.as_str())
-    }
-
-    fn names(&self) -> String {
-        let names: Vec<_> = self.0.iter().map(|named| named.name.as_str()).collect();
-        names.join(", ")
     }
 }
 
@@ -159,7 +154,7 @@ impl Filter for RateLimit {
                 }
                 Some(place) => places.push(place),
                 None => {
-                    let names = context.limits.names();
+                    let names = context.limits.names().collect::<Vec<_>>().join(", ");
                     let hint = if names.is_empty() {
                         format!("write a table [limit.{name}]")
                     } else {
@@ -180,18 +175,17 @@ impl Filter for RateLimit {
     /// All or nothing: a refused request takes from none of its limits. Another worker may take
     /// the last token between our look and our grasp; what was grasped by then is given back.
     fn check(&mut self, ask: &Ask<'_>, rule: &Rule, flight: &mut Flight) -> Verdict {
+        if let [limit] = *rule.0 {
+            return alone(ask, limit, flight);
+        }
         let mut space = [None; LIMITS_MAX];
-        let mut count = 0;
         for (slot, &limit) in space.iter_mut().zip(&rule.0) {
             if let Some(meaning) = ask.limits.meaning(limit) {
                 let key = meaning.key.of(meaning.rule, ask.ledger, ask);
                 *slot = Some(Counted { limit, meaning, key, taken: None });
-                count += 1;
             }
         }
-        if count > 1
-            && let Some(refusal) = look(ask, &space, flight)
-        {
+        if let Some(refusal) = look(ask, &space, flight) {
             return refusal;
         }
         for i in 0..space.len() {
@@ -214,6 +208,22 @@ impl Filter for RateLimit {
             }
         }
         Verdict::Pass
+    }
+}
+
+/// The common case: one limit needs no look ahead and nothing to give back.
+fn alone(ask: &Ask<'_>, limit: u16, flight: &mut Flight) -> Verdict {
+    let Some(meaning) = ask.limits.meaning(limit) else { return Verdict::Pass };
+    let key = meaning.key.of(meaning.rule, ask.ledger, ask);
+    match ask.ledger.take(ask.now.at, key, meaning.gcra, meaning.cost) {
+        Ok(taken) => {
+            note(flight, limit, meaning, taken.level, true);
+            Verdict::Pass
+        }
+        Err(wait) => {
+            note(flight, limit, meaning, Level { left: 0, reset: wait }, false);
+            refuse(wait)
+        }
     }
 }
 

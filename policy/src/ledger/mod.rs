@@ -138,7 +138,7 @@ impl Ledger {
         }
     }
 
-    /// Whether `take` would succeed now, without taking.
+    /// Whether `take` would succeed now, without taking. It only writes when the limit was changed.
     pub(crate) fn peek(
         &self,
         at: Instant,
@@ -151,11 +151,14 @@ impl Ledger {
         let full_at = known.unwrap_or_else(|| self.overflow(key).1.load(SeqCst));
         match gcra.take(full_at, now, cost) {
             Ok(full_at) => Ok(gcra.level(full_at, now)),
-            Err(wait) => {
-                // A bucket that owes for longer than it can was left by another rate; waiting is
-                // never longer than filling it from empty.
-                Err((gcra.level(full_at, now), wait.min(gcra.window())))
-            }
+            Err(_) if overdrawn(full_at, now, gcra) => match self.take(at, key, gcra, cost) {
+                Ok(taken) => {
+                    self.give_back(taken, gcra, cost);
+                    Ok(taken.level)
+                }
+                Err(wait) => Err((gcra.level(full_at, now), wait)),
+            },
+            Err(wait) => Err((gcra.level(full_at, now), wait)),
         }
     }
 
@@ -230,8 +233,7 @@ impl Ledger {
         let now = self.now(at);
         match gcra.take(full_at, now, cost) {
             Ok(next) => (Some(next), Ok((next, gcra.level(next, now)))),
-            Err(_) if full_at > gcra.empty(now) + ticks_of(OWED_SLACK) => {
-                // Left by a slower rate. Under this one, nobody waits longer than from empty.
+            Err(_) if overdrawn(full_at, now, gcra) => {
                 let empty = gcra.empty(now);
                 let refusal = gcra.take(empty, now, cost).map(|_| (empty, gcra.level(empty, now)));
                 (Some(empty), refusal)
@@ -255,6 +257,12 @@ impl Ledger {
             (key.rule as usize % GROUPS) * GROUP_BUCKETS + key.hash as usize % GROUP_BUCKETS;
         (index, &self.overflow[index])
     }
+}
+
+/// Left by a slower rate. Under this one, nobody waits longer than an empty bucket takes: taking
+/// sees to that, and refuses.
+fn overdrawn(full_at: u64, now: u64, gcra: Gcra) -> bool {
+    full_at > gcra.empty(now) + ticks_of(OWED_SLACK)
 }
 
 /// Values are the instant at which a bucket is full.

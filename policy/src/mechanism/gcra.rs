@@ -150,6 +150,12 @@ mod tests {
     }
 
     #[test]
+    fn a_rate_that_does_not_divide_is_rounded_towards_less() {
+        // 1000 tokens at 7 a nanosecond take 142.9 ns; a tick is 1/16 ns.
+        assert!(gcra(7, Duration::from_nanos(1), 1000).window() >= Duration::from_nanos(143));
+    }
+
+    #[test]
     fn what_cannot_be_counted_is_no_bucket() {
         let rate = |n, secs| Rate::new(NonZeroU64::new(n).unwrap(), Duration::from_secs(secs));
         assert_eq!(Gcra::new(rate(1, 1).unwrap(), 0), None);

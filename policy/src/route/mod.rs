@@ -197,7 +197,8 @@ impl Table {
     fn tries<'a>(&'a self, host: &'a str) -> impl Iterator<Item = &'a Trie> {
         let host = host.strip_suffix('.').unwrap_or(host);
         let exact = lookup(&self.exact, host).into_iter();
-        let dots = host.match_indices('.').filter(|(at, _)| *at > 0 && !self.wildcard.is_empty());
+        let searched = if self.wildcard.is_empty() { "" } else { host };
+        let dots = searched.match_indices('.').filter(|(at, _)| *at > 0);
         let wild = dots.filter_map(move |(at, _)| lookup(&self.wildcard, host.get(at + 1..)?));
         exact.chain(wild).chain([&self.any])
     }
@@ -248,4 +249,115 @@ fn lookup<'a>(hosts: &'a [(String, Trie)], name: &str) -> Option<&'a Trie> {
 
 fn compare(lower: &[u8], any: &[u8]) -> Ordering {
     lower.iter().copied().cmp(any.iter().map(u8::to_ascii_lowercase))
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::draft::{HeaderSpec, RespondSpec, WhereSpec};
+    use crate::sim::facts;
+
+    fn matcher(text: &str) -> Matcher {
+        let spec = RouteSpec {
+            matches: text.to_owned(),
+            also: WhereSpec::default(),
+            to: None,
+            redirect: None,
+            respond: None::<RespondSpec>,
+            timeout: None,
+            retries: None,
+            strip_prefix: None,
+            add_prefix: None,
+            request_headers: HeaderSpec::default(),
+            response_headers: HeaderSpec::default(),
+        };
+        let mut problems = Vec::new();
+        let matcher = Matcher::compile(&spec, "route.r", &mut problems);
+        assert_eq!(problems, [], "{text}");
+        matcher.unwrap()
+    }
+
+    /// From the definition, one matcher at a time.
+    fn matches(matcher: &Matcher, facts: &Facts<'_>) -> bool {
+        let Pattern { methods, host, segments } = &matcher.pattern;
+        let host = match host {
+            Host::Any => true,
+            Host::Exact(name) => name == facts.host,
+            Host::Wildcard(name) => facts
+                .host
+                .strip_suffix(name.as_str())
+                .is_some_and(|h| h.len() > 1 && h.ends_with('.')),
+        };
+        let parts: Vec<_> = facts.path.split('/').skip(1).collect();
+        host && (methods.is_empty() || methods.iter().any(|m| m == facts.method))
+            && path_matches(segments, &parts)
+    }
+
+    fn path_matches(segments: &[Segment], parts: &[&str]) -> bool {
+        match (segments, parts) {
+            ([Segment::Rest], _) | ([], []) => true,
+            ([Segment::Literal(text), more @ ..], [part, parts @ ..]) => {
+                text == part && path_matches(more, parts)
+            }
+            ([Segment::Param, more @ ..], [part, parts @ ..]) => {
+                !part.is_empty() && path_matches(more, parts)
+            }
+            _ => false,
+        }
+    }
+
+    fn written() -> impl Strategy<Value = String> {
+        let segment = prop_oneof![
+            "[ab]",
+            Just("abcdefgh1".into()),
+            Just("abcdefgh2".into()),
+            Just("{x}".into())
+        ];
+        let path = (prop::collection::vec(segment, 0..4), prop_oneof!["", "/", "/\\{\\*r\\}"]);
+        let host = prop_oneof![Just(""), Just("x.test"), Just("*.test"), Just("*.x.test")];
+        let method = prop_oneof![Just(""), Just("GET "), Just("GET,PUT ")];
+        (method, host, path).prop_map(|(method, host, (segments, end))| {
+            let path: String = segments.iter().map(|s| format!("/{s}")).collect();
+            let root = if path.is_empty() && end.is_empty() { "/" } else { "" };
+            format!("{method}{host}{path}{end}{root}")
+        })
+    }
+
+    proptest! {
+        /// Looking up finds what asking every route in turn finds.
+        #[test]
+        fn the_table_finds_the_most_specific_of_all_that_match(
+            texts in prop::collection::vec(written(), 1..24),
+            asked in prop::collection::vec(
+                ("(/(a|b|abcdefgh1|abcdefgh2|)){1,5}", 0_usize..4, 0_usize..3), 1..24),
+        ) {
+            // Routes that tie are refused anyway: keep the first of each.
+            let mut kept: Vec<(String, Matcher)> = Vec::new();
+            for text in texts {
+                let new = matcher(&text);
+                let tied = |(_, old): &(String, Matcher)| {
+                    old.precedence() == new.precedence() && old.overlaps(&new)
+                };
+                if !kept.iter().any(tied) {
+                    kept.push((text, new));
+                }
+            }
+            let mut problems = Vec::new();
+            let table = Table::new(kept.clone(), &mut problems);
+            prop_assert_eq!(problems, []);
+            for (path, host, method) in asked {
+                let host = ["x.test", "a.x.test", "test", "other"][host];
+                let facts = Facts { host, method: ["GET", "PUT", "POST"][method], ..facts(&path) };
+                let best = kept.iter().enumerate().filter(|(_, (_, m))| matches(m, &facts));
+                let best = best.max_by_key(|(_, (_, m))| m.precedence()).map(|(i, _)| i);
+                let found = match table.find(&facts) {
+                    Hit::Route(id) => Some(id.index()),
+                    Hit::Method | Hit::None => None,
+                };
+                prop_assert_eq!(found, best, "{:?} in {:?}", facts.path, kept);
+            }
+        }
+    }
 }

@@ -22,8 +22,7 @@ fn the_banner_names_the_driver_that_runs() {
 #[test]
 fn one_line_is_a_reverse_proxy() {
     let origin = Origin::ok("hello");
-    let upstream = origin.addr().to_string();
-    let sluice = Sluice::with_args(&["proxy", "127.0.0.1:0", &upstream]);
+    let sluice = Sluice::proxy(origin.addr());
     assert_eq!(sluice.client().get("/").text(), "hello");
 }
 

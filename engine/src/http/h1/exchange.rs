@@ -15,6 +15,7 @@ use crate::http::parse::{Framing, ResponseHead};
 use crate::http::write::{self, Passport, ResponseExtras};
 use crate::http::{Exchange, Pending, Sent, Told};
 use crate::upstream::response::{Cut, Piece, Response};
+use crate::upstream::upload::UploadFault;
 
 impl Exchange for Connection {
     fn head(&self) -> &Head {
@@ -50,6 +51,11 @@ impl Exchange for Connection {
         let mut first = buffer::with_headroom(self.worker.buffers.large());
         first.extend_from_slice(&self.head.text[self.head.end..]);
         self.head.text.truncate(self.head.end);
+        // It came while an earlier request was in progress.
+        if let Some(ahead) = self.ahead.take() {
+            first.extend_from_slice(&ahead[HEADROOM..]);
+            self.worker.buffers.give(ahead);
+        }
         self.body = BodyState::Away;
         Some(Source::new(
             reader,
@@ -74,7 +80,8 @@ impl Exchange for Connection {
             return Poll::Pending;
         }
         if !reader.armed() {
-            reader.arm(self.worker.buffers.small());
+            // With headroom: what it brings may turn out to be a piece of the next body.
+            reader.arm(buffer::with_headroom(self.worker.buffers.small()));
         }
         let Poll::Ready((result, buffer)) = reader.poll_read(cx) else { return Poll::Pending };
         match result {
@@ -82,8 +89,9 @@ impl Exchange for Connection {
                 self.ahead = Some(buffer);
                 Poll::Pending
             }
-            // Who asked for one response alone may have closed its own side to say so.
-            Ok(_) if !self.head.keep_alive => {
+            // Who asked for one response alone, or for several at once, may have closed its own
+            // side to say that it was all.
+            Ok(_) if !self.head.keep_alive || self.pipelined || self.has_more() => {
                 self.ended = true;
                 Poll::Pending
             }
@@ -150,6 +158,8 @@ impl Exchange for Connection {
             bytes += more;
             finish = how;
         }
+        // Whoever reads to the end of the connection takes any end for the body's.
+        self.torn = close && finish == Finish::UpstreamCut;
         self.conclude(response, finish).await;
         Sent { status: Some(status), bytes, finish }
     }
@@ -197,7 +207,6 @@ impl Connection {
     /// passed, and how it ended.
     async fn stream(&mut self, response: &mut Response, encoder: Encoder) -> (u64, Finish) {
         let worker = Rc::clone(&self.worker);
-        let timeout = self.current.config.server.write_timeout;
         let mut bytes = 0;
         let mut spare = Some(worker.buffers.large());
         let finish = loop {
@@ -210,21 +219,19 @@ impl Connection {
                 }
             };
             let (mut buffer, last) = (piece.buffer, piece.last);
-            bytes += (buffer.len() - HEADROOM) as u64;
+            let payload = (buffer.len() - HEADROOM) as u64;
             let trailers = if last { Some(response.trailers()) } else { None };
             let from = encoder.frame(&mut buffer, HEADROOM, trailers);
-            self.watch.set(worker.now_cached().at, timeout, crate::sweep::Until::Both);
-            let (result, buffer) = self.writer.write_all(buffer, from).await;
+            let (sent, buffer) = self.write(buffer, from).await;
             spare = Some(buffer);
-            if result.is_err() {
+            if !sent {
                 break Finish::ClientGone;
             }
+            bytes += payload;
             if last {
                 break Finish::Whole;
             }
-            self.watch.clear();
         };
-        self.watch.clear();
         if let Some(spare) = spare {
             worker.buffers.give(spare);
         }
@@ -239,6 +246,13 @@ impl Connection {
     ) -> Result<Option<Piece>, Cut> {
         let worker = Rc::clone(&self.worker);
         poll_fn(|cx| {
+            // Whether the client is still there shows in its body, until that has come.
+            if let Some(uploaded) = response.poll_upload(&worker, cx) {
+                self.give_body(uploaded.source);
+                if matches!(uploaded.result, Err(UploadFault::Client(_))) {
+                    return Poll::Ready(Ok(None));
+                }
+            }
             if let Poll::Ready(next) = response.poll_next(&worker, spare, cx) {
                 return Poll::Ready(next.map(Some));
             }

@@ -22,6 +22,8 @@ pub(crate) struct Source {
     first: Option<Vec<u8>>,
     bytes_max: Option<u64>,
     read_timeout: Duration,
+    /// The deadline of the next piece is set.
+    watched: bool,
     /// Payload so far.
     pub(super) received: u64,
     /// What came after the body.
@@ -45,6 +47,7 @@ impl Source {
             first: Some(first),
             bytes_max,
             read_timeout,
+            watched: false,
             received: 0,
             excess: Vec::new(),
             done: false,
@@ -77,6 +80,7 @@ impl Source {
             let piece = self.decode(buffer)?;
             if piece.buffer.len() > HEADROOM || piece.last {
                 self.watch.clear();
+                self.watched = false;
                 if let Some(unused) = spare.take() {
                     worker.buffers.give(unused);
                 }
@@ -92,10 +96,14 @@ impl Source {
         spare: &mut Option<Vec<u8>>,
         cx: &mut Context<'_>,
     ) -> Poll<Result<Vec<u8>, ClientFault>> {
+        // A read may be armed since an earlier request.
         if !self.reader.armed() {
             let spare = spare.take().unwrap_or_else(|| worker.buffers.large());
-            self.watch.set(worker.now().at, self.read_timeout, Until::Read);
             self.reader.arm(buffer::with_headroom(spare));
+        }
+        if !self.watched {
+            self.watched = true;
+            self.watch.set(worker.now().at, self.read_timeout, Until::Read);
         }
         let (result, buffer) = ready!(self.reader.poll_read(cx));
         Poll::Ready(match result {
