@@ -251,6 +251,14 @@ impl Shutter {
         let _ = rustix::net::connect_unspec(self.descriptor());
     }
 
+    /// Whether nothing is there to be read, by asking the kernel: with some rings a completion
+    /// comes later than what came after it.
+    pub(crate) fn is_silent(&self) -> bool {
+        let look = rustix::net::RecvFlags::PEEK | rustix::net::RecvFlags::DONTWAIT;
+        let seen = rustix::net::recv(self.descriptor(), &mut [0_u8; 1], look);
+        matches!(seen, Err(rustix::io::Errno::AGAIN))
+    }
+
     fn descriptor(&self) -> BorrowedFd<'_> {
         // SAFETY: `_alive` keeps the descriptor open for as long as this value lives.
         unsafe { BorrowedFd::borrow_raw(self.fd) }
