@@ -13,6 +13,9 @@ mod clock;
 mod control;
 mod event;
 mod exit;
+#[cfg(any(test, feature = "fuzzing"))]
+#[doc(hidden)]
+pub mod fuzzing;
 mod http;
 mod ids;
 mod observe;

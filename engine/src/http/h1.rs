@@ -69,6 +69,14 @@ enum Arrival {
     Over,
 }
 
+/// What follows a request on its connection.
+enum After {
+    Next,
+    /// Everything that was sent has been read: closing loses nothing.
+    Close,
+    Linger,
+}
+
 /// After an answer that the client did not wait for, this much of what it still sends is thrown
 /// away before the connection is closed: closing at once would reset it, and the answer with it.
 const LINGER_BYTES: usize = 1 << 20;
@@ -99,8 +107,10 @@ pub(crate) async fn serve(worker: Rc<Worker>, socket: Socket, peer: SocketAddr) 
         if connection.torn {
             return connection.tear();
         }
-        if !connection.finish().await {
-            return connection.linger().await;
+        match connection.finish().await {
+            After::Next => {}
+            After::Close => return,
+            After::Linger => return connection.linger().await,
         }
     }
 }
@@ -259,11 +269,11 @@ impl Connection {
         self.worker.refused(&self.current, self.peer, refused, &id, bytes);
     }
 
-    /// Get ready for the next request. False: there is to be none.
-    async fn finish(&mut self) -> bool {
+    /// Get ready for the next request, if there is to be one.
+    async fn finish(&mut self) -> After {
         self.passport = None;
         if self.closing || self.ended && !self.has_more() {
-            return false;
+            return self.last();
         }
         let has_all_come = match self.body {
             BodyState::Nothing | BodyState::Whole { .. } => true,
@@ -272,11 +282,23 @@ impl Connection {
             BodyState::Away => false,
         };
         if !has_all_come {
-            return false;
+            return After::Linger;
         }
         self.pipelined = self.has_more();
         self.head.forget(self.consumed());
-        true
+        After::Next
+    }
+
+    /// How to close after the last response.
+    fn last(&self) -> After {
+        let all_came = match self.body {
+            BodyState::Nothing | BodyState::Whole { .. } => true,
+            BodyState::Back { whole, .. } => whole,
+            BodyState::Coming | BodyState::Away => false,
+        };
+        // Who was not told in time, as in a drain, may have sent another request already.
+        let told = !self.head.keep_alive;
+        if all_came && told && !self.has_more() { After::Close } else { After::Linger }
     }
 
     /// What of the text is the current request's.
