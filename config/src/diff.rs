@@ -31,7 +31,7 @@ pub struct Change {
 pub enum Effect {
     /// A reload: new requests see it, nothing is dropped.
     Swap,
-    /// A reload that opens and closes listening sockets.
+    /// Other listening sockets. A reload does not open or close any yet and refuses.
     Rebind,
     /// The process must start anew.
     Restart,

@@ -300,7 +300,7 @@ mod tests {
     use metrics_exporter_prometheus::PrometheusBuilder;
     use sluice_config::LogTarget;
 
-    use super::super::fixture::{desk, first_dies, fleet};
+    use super::super::fixture::{desk, fleet, two_die};
     use super::super::socket::{self, Place};
     use super::*;
     use crate::observe::journal::journal;
@@ -310,7 +310,7 @@ mod tests {
         let recorder = PrometheusBuilder::new().build_recorder();
         let figures = recorder.handle();
         let _counted_here = metrics::set_default_local_recorder(&recorder);
-        let (fleet, heard) = fleet(2, first_dies).await;
+        let (fleet, heard) = fleet(2, two_die).await;
         let news = fleet.news();
         let (desk, asked) = desk(fleet);
         let desk = Arc::new(desk);

@@ -79,10 +79,11 @@ const COUNTERS: [Figure; 13] = [
 ];
 
 /// Status, and where it is counted.
-const HEADS: [(&str, Read); 6] = [
+const HEADS: [(&str, Read); 7] = [
     ("400", |c| &c.refused_400),
     ("408", |c| &c.refused_408),
     ("414", |c| &c.refused_414),
+    ("417", |c| &c.refused_417),
     ("431", |c| &c.refused_431),
     ("501", |c| &c.refused_501),
     ("505", |c| &c.refused_505),

@@ -200,6 +200,7 @@ impl Worker {
         let cell = match bad.status {
             408 => &cells.refused_408,
             414 => &cells.refused_414,
+            417 => &cells.refused_417,
             431 => &cells.refused_431,
             501 => &cells.refused_501,
             505 => &cells.refused_505,
