@@ -3,6 +3,8 @@
 //! `SLUICE_BIN` chooses another binary and `SLUICE_TEST_DRIVER` forces a driver, so the same suite
 //! passes over every way the gateway can run.
 
+#[path = "e2e/bounds.rs"]
+mod bounds;
 #[path = "e2e/commands.rs"]
 mod commands;
 #[path = "e2e/duplex.rs"]
