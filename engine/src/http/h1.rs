@@ -135,6 +135,10 @@ impl Connection {
     async fn arrive(&mut self, first: bool) -> Arrival {
         let mut scan = Scan::default();
         let mut waiting = false;
+        if !self.head.text.is_empty() {
+            // Pipelined: it was here before there was anything to wait for.
+            self.current = self.worker.current();
+        }
         loop {
             match scan.run(&self.head.text) {
                 Scanned::Head(end) if end <= self.current.head_bytes => {
