@@ -251,7 +251,7 @@ impl<X: Exchange> Attempt<'_, X> {
         let to_head = self.exchange.head().method() == "HEAD";
         loop {
             let end = match scan.run(&buffer[HEADROOM..]) {
-                Scanned::Head(end) => HEADROOM + end,
+                Scanned::Head(end) if end <= HEAD_BYTES_MAX => HEADROOM + end,
                 Scanned::More if buffer.len() < HEAD_BYTES_MAX => {
                     if buffer.capacity() - buffer.len() <= SPARE {
                         buffer.reserve(SMALL);
@@ -259,7 +259,8 @@ impl<X: Exchange> Attempt<'_, X> {
                     self.connection.reader.arm(buffer);
                     return Read::More;
                 }
-                Scanned::More | Scanned::BareLf => return Read::Malformed,
+                // Too long, or no head.
+                Scanned::Head(_) | Scanned::More | Scanned::BareLf => return Read::Malformed,
             };
             let head = &mut self.connection.head;
             if parse::response(head, &buffer, HEADROOM, end, to_head).is_err() {

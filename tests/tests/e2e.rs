@@ -9,6 +9,8 @@ mod admin;
 mod balance;
 #[path = "e2e/bulk.rs"]
 mod bulk;
+#[path = "e2e/bounds.rs"]
+mod bounds;
 #[path = "e2e/commands.rs"]
 mod commands;
 #[path = "e2e/counted.rs"]

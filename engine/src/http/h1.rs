@@ -145,6 +145,10 @@ impl Connection {
     async fn arrive(&mut self, first: bool) -> Arrival {
         let mut scan = Scan::default();
         let mut waiting = false;
+        if !self.head.text.is_empty() {
+            // Pipelined: it was here before there was anything to wait for.
+            self.current = self.worker.current();
+        }
         loop {
             match scan.run(&self.head.text) {
                 Scanned::Head(end) if end <= self.current.head_bytes => {
@@ -170,9 +174,13 @@ impl Connection {
                 self.watch.set(self.worker.now_cached().at, span, until);
             }
             let empty = self.head.text.is_empty();
-            if !self.read_on().await {
-                let slow = !empty && self.watch.fired();
-                return if slow { bad(408, "request.slow") } else { Arrival::Over };
+            let came = self.read_on().await;
+            // Also when the last bytes came with the deadline: nothing can be read after it.
+            if !empty && self.watch.fired() {
+                return bad(408, "request.slow");
+            }
+            if !came {
+                return Arrival::Over;
             }
             // The first byte starts the head's own clock.
             waiting &= !empty;
