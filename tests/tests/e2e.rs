@@ -29,6 +29,8 @@ mod kernel;
 mod life;
 #[path = "e2e/limits.rs"]
 mod limits;
+#[path = "e2e/names.rs"]
+mod names;
 #[path = "e2e/papers.rs"]
 mod papers;
 #[path = "e2e/pipelining.rs"]
