@@ -37,6 +37,8 @@ mod papers;
 mod pipelining;
 #[path = "e2e/proxying.rs"]
 mod proxying;
+#[path = "e2e/refused.rs"]
+mod refused;
 #[path = "e2e/reuse.rs"]
 mod reuse;
 #[path = "e2e/routing.rs"]
