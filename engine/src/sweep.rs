@@ -215,6 +215,14 @@ impl Watch {
             shutter.shut(Shutdown::Both);
         }
     }
+
+    /// End the connection now, and let the peer know that it is no orderly end.
+    pub(crate) fn reset(&self) {
+        let wheel = self.sweeper.wheel.borrow();
+        if let Some(shutter) = &wheel.entries[self.index as usize].shutter {
+            shutter.reset();
+        }
+    }
 }
 
 impl Drop for Watch {

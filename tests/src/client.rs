@@ -55,6 +55,11 @@ impl Client {
         self.wire.write(bytes.as_ref()).expect("send");
     }
 
+    /// Sends; `false` when the gateway has closed.
+    pub fn try_send(&mut self, bytes: impl AsRef<[u8]>) -> bool {
+        self.wire.write(bytes.as_ref()).is_ok()
+    }
+
     /// Sends as much as the peer takes. For requests that are refused before they were read.
     pub fn send_what_is_taken(&mut self, bytes: impl AsRef<[u8]>) {
         drop(self.wire.write(bytes.as_ref()));

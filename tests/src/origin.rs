@@ -43,6 +43,8 @@ pub struct Connection {
     pub number: usize,
     wire: Option<Wire>,
     pending: Request,
+    /// How far a body that is read in pieces still reaches.
+    left: Option<Length>,
     shared: Arc<Shared>,
 }
 
@@ -194,7 +196,7 @@ impl Connection {
             number
         });
         let wire = Some(Wire::new(stream)?);
-        Ok(Self { number, wire, pending: Request::default(), shared })
+        Ok(Self { number, wire, pending: Request::default(), left: None, shared })
     }
 
     /// Reads one request whole and records it.
@@ -212,6 +214,7 @@ impl Connection {
     /// When the gateway leaves before its end.
     pub fn read_head(&mut self) -> io::Result<Head> {
         let head = self.wire()?.read_head()?;
+        self.left = None;
         self.pending =
             Request { connection: self.number, head: head.clone(), ..Request::default() };
         self.shared.seen.change(|seen| seen.heads += 1);
@@ -250,6 +253,17 @@ impl Connection {
     /// When the gateway left.
     pub fn write_until_blocked(&mut self, most: u64) -> io::Result<u64> {
         self.wire()?.write_until_blocked(most)
+    }
+
+    /// The next piece of a body as it comes, neither kept nor recorded; `None` at its end.
+    ///
+    /// # Errors
+    /// When the gateway leaves before its end.
+    pub fn read_piece(&mut self) -> io::Result<Option<Vec<u8>>> {
+        let length = self
+            .left
+            .get_or_insert_with(|| self.pending.head.stated_length().unwrap_or(Length::Over));
+        self.wire.as_mut().ok_or(io::ErrorKind::NotConnected)?.read_piece(length)
     }
 
     /// Reads a body without keeping or recording it; how long it was.

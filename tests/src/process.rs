@@ -18,7 +18,7 @@ pub use rustix::process::Signal;
 use crate::client::{Client, Response};
 use crate::config::Config;
 use crate::origin::Origin;
-use crate::wait::Watched;
+use crate::wait::{Watched, eventually};
 
 /// A running gateway. Dropping it ends exactly this process.
 #[derive(Debug)]
@@ -233,6 +233,14 @@ impl Sluice {
                 (name.to_owned(), value.parse().expect("a number"))
             })
             .collect()
+    }
+
+    /// Waits until a metric has this value.
+    #[track_caller]
+    pub fn wait_for_metric(&self, name: &str, value: f64) {
+        eventually(&format!("{name} {value}"), || {
+            self.metrics().get(name).is_some_and(|seen| (seen - value).abs() < 0.5).then_some(())
+        });
     }
 
     /// Waits until the access log on standard output holds `count` lines; all of them.

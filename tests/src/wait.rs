@@ -67,6 +67,14 @@ impl<T> Watched<T> {
     }
 }
 
+/// Lets 50 ms pass. For what is itself a matter of pace, such as a client that reads slowly; never
+/// to give the gateway time for something.
+pub fn moment() {
+    let never = Gate::new();
+    let guard = never.0.lock();
+    drop(never.0.changed.wait_timeout(guard, Duration::from_millis(50)));
+}
+
 /// Asks again and again until `look` finds something. For what announces nothing, such as a file
 /// another process writes; prefer [`Watched::until`].
 ///

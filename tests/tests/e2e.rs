@@ -13,6 +13,8 @@ mod bulk;
 mod commands;
 #[path = "e2e/counted.rs"]
 mod counted;
+#[path = "e2e/duplex.rs"]
+mod duplex;
 #[path = "e2e/errors.rs"]
 mod errors;
 #[path = "e2e/fields.rs"]

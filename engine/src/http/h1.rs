@@ -47,6 +47,8 @@ pub(crate) struct Connection {
     ended: bool,
     /// Nothing may follow the current response.
     closing: bool,
+    /// The response broke off, and only its connection can say so.
+    torn: bool,
 }
 
 /// What became of the current request's body.
@@ -94,6 +96,9 @@ pub(crate) async fn serve(worker: Rc<Worker>, socket: Socket, peer: SocketAddr) 
         first = false;
         let worker = Rc::clone(&connection.worker);
         proxy::serve(&worker, &mut connection).await;
+        if connection.torn {
+            return connection.tear();
+        }
         if !connection.finish().await {
             return connection.linger().await;
         }
@@ -122,6 +127,7 @@ impl Connection {
             pipelined: false,
             ended: false,
             closing: false,
+            torn: false,
         }
     }
 
@@ -347,6 +353,11 @@ impl Connection {
         let (result, buffer) = writer.write_all(bytes, from, watched).await;
         taking.clear();
         (result.is_ok(), buffer)
+    }
+
+    /// Close so that nobody takes what was sent for the whole.
+    fn tear(self) {
+        self.taking.reset();
     }
 
     /// Close so that what was sent arrives even if the client is still sending.

@@ -252,7 +252,7 @@ impl<'a> Line<'a> {
 fn hide_query(query: &str, hide: &[Hide]) -> String {
     let hidden = |name: &str| {
         hide.iter().any(|hide| match hide {
-            Hide::Query(wanted) => wanted == name,
+            Hide::Query(wanted) => decoded(name).eq(wanted.bytes()),
             Hide::Header(_) => false,
         })
     };
@@ -270,6 +270,28 @@ fn hide_query(query: &str, hide: &[Hide]) -> String {
         }
     }
     out
+}
+
+/// A parameter's name as the server behind reads it: an escape hides nothing from it.
+fn decoded(name: &str) -> impl Iterator<Item = u8> {
+    let mut rest = name.as_bytes();
+    std::iter::from_fn(move || {
+        let (byte, after) = match *rest {
+            [b'%', high, low, ref after @ ..] => match (digit(high), digit(low)) {
+                (Some(high), Some(low)) => (high << 4 | low, after),
+                _ => (b'%', &rest[1..]),
+            },
+            [b'+', ref after @ ..] => (b' ', after),
+            [byte, ref after @ ..] => (byte, after),
+            [] => return None,
+        };
+        rest = after;
+        Some(byte)
+    })
+}
+
+fn digit(hex: u8) -> Option<u8> {
+    char::from(hex).to_digit(16).and_then(|digit| u8::try_from(digit).ok())
 }
 
 /// A JSON string (RFC 8259 section 7). What is not UTF-8 is shown as its replacement.
@@ -306,6 +328,14 @@ mod tests {
             hide_query("a=1&token=s3cret&tokens=2&token", &hide),
             "a=1&token=***&tokens=2&token"
         );
+        let table = [
+            ("%74oken=s3cret", "%74oken=***"),
+            ("t%6Fk%65n=s3cret&%", "t%6Fk%65n=***&%"),
+            ("%7oken=1&toke%6=2&%&=3", "%7oken=1&toke%6=2&%&=3"),
+        ];
+        for (query, expected) in table {
+            assert_eq!(hide_query(query, &hide), expected);
+        }
     }
 
     #[test]

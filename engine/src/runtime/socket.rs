@@ -253,10 +253,20 @@ impl Shutter {
             Shutdown::Write => rustix::net::Shutdown::Write,
             Shutdown::Both => rustix::net::Shutdown::Both,
         };
-        // SAFETY: `_alive` keeps the descriptor open for as long as this value lives.
-        let fd = unsafe { BorrowedFd::borrow_raw(self.fd) };
         // Not connected any more: then it is shut already.
-        let _ = rustix::net::shutdown(fd, how);
+        let _ = rustix::net::shutdown(self.descriptor(), how);
+    }
+
+    /// Reset the connection: the peer learns that what it got is not all. (Closing would not do:
+    /// a dropped writer ends the connection in order before its descriptor is closed.)
+    pub(crate) fn reset(&self) {
+        // Not connected any more: then the peer has ended it.
+        let _ = rustix::net::connect_unspec(self.descriptor());
+    }
+
+    fn descriptor(&self) -> BorrowedFd<'_> {
+        // SAFETY: `_alive` keeps the descriptor open for as long as this value lives.
+        unsafe { BorrowedFd::borrow_raw(self.fd) }
     }
 }
 
@@ -382,7 +392,7 @@ mod tests {
             let mut waiting = 0;
             while let Some((mut socket, _)) = listener.accept_waiting() {
                 waiting += 1;
-                let (result, _) = socket.writer.write_all(b"hello".to_vec(), 0).await;
+                let (result, _) = socket.writer.write_all(b"hello".to_vec(), 0, || ()).await;
                 result.unwrap();
             }
             assert_eq!(waiting, 3, "{driver:?}");

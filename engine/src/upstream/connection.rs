@@ -38,7 +38,7 @@ impl Connection {
         place: Place,
         within: Duration,
     ) -> io::Result<Box<Self>> {
-        let addresses = place.0.addresses.borrow().clone();
+        let addresses = place.pool.addresses.borrow().clone();
         let mut last = io::Error::from(io::ErrorKind::AddrNotAvailable);
         let until = worker.now().at + within;
         for address in addresses {

@@ -36,6 +36,8 @@ pub(crate) struct Pool {
     keepalive: Cell<Duration>,
     /// No plan names it any more: what comes back is closed.
     retired: Cell<bool>,
+    /// Counts changes of the addresses: what was connected before one is closed when it comes back.
+    moved: Cell<u32>,
     cells: Arc<Cells>,
 }
 
@@ -47,7 +49,11 @@ struct Idle {
 
 /// The right to one connection of a pool; given back when dropped.
 #[derive(Debug)]
-pub(crate) struct Place(pub(crate) Rc<Pool>);
+pub(crate) struct Place {
+    pub(crate) pool: Rc<Pool>,
+    /// [`Pool::moved`] when the place was taken.
+    moved: u32,
+}
 
 impl Pools {
     pub(crate) fn new(cells: Arc<Cells>) -> Self {
@@ -70,10 +76,7 @@ impl Pools {
                 pool.open_max.set(upstream.connections_max);
                 pool.keepalive.set(upstream.keepalive);
                 let addresses = addresses.get(&endpoint.key).cloned().unwrap_or_default();
-                if *pool.addresses.borrow() != addresses {
-                    pool.addresses.replace(addresses);
-                    pool.idle.borrow_mut().clear();
-                }
+                pool.relocate(addresses);
             }
         }
         for pool in pools.values().filter(|pool| pool.retired.get()) {
@@ -108,7 +111,16 @@ impl Pool {
             open_max: Cell::new(0),
             keepalive: Cell::new(Duration::ZERO),
             retired: Cell::new(false),
+            moved: Cell::new(0),
             cells: Arc::clone(cells),
+        }
+    }
+
+    fn relocate(&self, addresses: Vec<SocketAddr>) {
+        if *self.addresses.borrow() != addresses {
+            self.addresses.replace(addresses);
+            self.moved.set(self.moved.get().wrapping_add(1));
+            self.idle.borrow_mut().clear();
         }
     }
 
@@ -137,15 +149,20 @@ impl Pool {
         }
         self.open.set(self.open.get() + 1);
         self.cells.upstream_connections_open.add(1);
-        Some(Place(Rc::clone(self)))
+        Some(Place { pool: Rc::clone(self), moved: self.moved.get() })
     }
 
     /// Keep a connection whose last response was read to its end and not a byte further.
     pub(crate) fn give_back(&self, mut connection: Box<Connection>, now: Instant) {
-        if self.retired.get() || self.keepalive.get().is_zero() || !connection.is_quiet() {
+        if !self.has_use_for(&connection.place) || !connection.is_quiet() {
             return;
         }
         self.idle.borrow_mut().push(Idle { connection, since: now });
+    }
+
+    /// Whether a connection that took this place may serve another request.
+    fn has_use_for(&self, place: &Place) -> bool {
+        !self.retired.get() && !self.keepalive.get().is_zero() && place.moved == self.moved.get()
     }
 
     fn sweep(&self, now: Instant) {
@@ -160,7 +177,44 @@ impl Pool {
 
 impl Drop for Place {
     fn drop(&mut self) {
-        self.0.open.set(self.0.open.get().saturating_sub(1));
-        self.0.cells.upstream_connections_open.sub(1);
+        self.pool.open.set(self.pool.open.get().saturating_sub(1));
+        self.pool.cells.upstream_connections_open.sub(1);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn pool() -> Rc<Pool> {
+        let pool = Rc::new(Pool::new("app:80", &Arc::default()));
+        pool.open_max.set(2);
+        pool.keepalive.set(Duration::from_secs(1));
+        pool.relocate(vec![([127, 0, 0, 1], 80).into()]);
+        pool
+    }
+
+    #[test]
+    fn places_are_bounded_and_come_back() {
+        let pool = pool();
+        let (first, second) = (pool.place(), pool.place());
+        assert!(first.is_some() && second.is_some() && pool.place().is_none());
+        drop(first);
+        assert!(pool.place().is_some());
+        drop(second);
+        assert_eq!(pool.open.get(), 0);
+    }
+
+    #[test]
+    fn what_was_connected_elsewhere_is_not_kept() {
+        let pool = pool();
+        let before = pool.place().unwrap();
+        pool.relocate(vec![([127, 0, 0, 1], 80).into()]);
+        assert!(pool.has_use_for(&before), "the same address is no change");
+        pool.relocate(vec![([127, 0, 0, 2], 80).into()]);
+        assert!(!pool.has_use_for(&before));
+        assert!(pool.has_use_for(&pool.place().unwrap()));
+        pool.retired.set(true);
+        assert!(!pool.has_use_for(&pool.place().unwrap()));
     }
 }

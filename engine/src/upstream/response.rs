@@ -154,7 +154,7 @@ impl Response {
             connection.watch.clear();
             connection.reused = true;
             connection.arm(worker);
-            let pool = std::rc::Rc::clone(&connection.place.0);
+            let pool = std::rc::Rc::clone(&connection.place.pool);
             pool.give_back(connection, worker.now_cached().at);
         }
     }

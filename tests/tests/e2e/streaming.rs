@@ -170,6 +170,27 @@ fn a_broken_off_answer_is_broken_off_for_the_client() {
 }
 
 #[test]
+fn a_broken_off_answer_is_no_whole_one_for_a_client_of_http_1_0() {
+    let cases = [
+        ("Transfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n", false),
+        ("Transfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n0\r\n\r\n", true),
+        ("\r\nhello", true),
+    ];
+    for (rest, whole) in cases {
+        let origin = Origin::new(move |connection| {
+            connection.read_request()?;
+            connection.write(format!("HTTP/1.1 200 OK\r\n{rest}"))
+        });
+        let sluice = Sluice::before(&origin);
+        let mut client = sluice.client();
+        client.send("GET /a HTTP/1.0\r\n\r\n");
+        // No length and no chunks: the body ends with the connection, in order or with a reset.
+        assert_eq!(client.read_bodyless().field("content-length"), None);
+        assert_eq!(client.breaks_off(), !whole, "{rest:?}");
+    }
+}
+
+#[test]
 fn trailers_are_passed_on_both_ways() {
     let origin = Origin::answering(|_| {
         let head = CHUNKED.replace("OK\r\n", "OK\r\nTrailer: X-Sum\r\n");

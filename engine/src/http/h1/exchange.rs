@@ -158,6 +158,8 @@ impl Exchange for Connection {
             bytes += more;
             finish = how;
         }
+        // Whoever reads to the end of the connection takes any end for the body's.
+        self.torn = close && finish == Finish::UpstreamCut;
         self.conclude(response, finish).await;
         Sent { status: Some(status), bytes, finish }
     }

@@ -5,8 +5,8 @@ use std::mem::MaybeUninit;
 use sluice_policy::facts::{Body, Field};
 
 use super::{
-    BadHead, FIELDS_MAX, HeadRules, Notes, bad, content_length, drop_nominated, note_connection,
-    span, transfer_encoding,
+    BadHead, FIELDS_MAX, FIELDS_USUAL, HeadRules, Notes, bad, content_length, drop_nominated,
+    note_connection, span, transfer_encoding,
 };
 use crate::http::fields::{self, Kind, Known};
 use crate::http::head::{Head, Version};
@@ -30,13 +30,42 @@ pub(crate) fn request(head: &mut Head, end: usize, rules: HeadRules) -> Result<(
 }
 
 fn read_request(head: &mut Head, text: &[u8], rules: HeadRules) -> Result<Notes, BadHead> {
-    let mut slots = [const { MaybeUninit::uninit() }; FIELDS_MAX];
+    match read_fields::<FIELDS_USUAL>(head, text, rules) {
+        Err(TooMany) if rules.fields_max > FIELDS_USUAL => {
+            read_fields::<FIELDS_MAX>(head, text, rules).unwrap_or(Err(TOO_MANY_FIELDS))
+        }
+        read => read.unwrap_or(Err(TOO_MANY_FIELDS)),
+    }
+}
+
+/// The fields don't fit.
+struct TooMany;
+
+const TOO_MANY_FIELDS: BadHead = bad(431, "request.fields");
+
+fn read_fields<const N: usize>(
+    head: &mut Head,
+    text: &[u8],
+    rules: HeadRules,
+) -> Result<Result<Notes, BadHead>, TooMany> {
+    let mut slots = [const { MaybeUninit::uninit() }; N];
     let mut parsed = httparse::Request::new(&mut []);
     match parsed.parse_with_uninit_headers(text, &mut slots) {
-        Ok(httparse::Status::Complete(n)) if n == text.len() => {}
-        Ok(_) => return Err(bad(400, "request.malformed")),
-        Err(e) => return Err(refused(e, text)),
+        Ok(httparse::Status::Complete(n)) if n == text.len() => {
+            Ok(note_request(head, text, &parsed, rules))
+        }
+        Ok(_) => Ok(Err(bad(400, "request.malformed"))),
+        Err(httparse::Error::TooManyHeaders) => Err(TooMany),
+        Err(e) => Ok(Err(refused(e, text))),
     }
+}
+
+fn note_request(
+    head: &mut Head,
+    text: &[u8],
+    parsed: &httparse::Request<'_, '_>,
+    rules: HeadRules,
+) -> Result<Notes, BadHead> {
     head.version = match parsed.version {
         Some(1) => Version::Http11,
         _ => Version::Http10,
@@ -44,7 +73,7 @@ fn read_request(head: &mut Head, text: &[u8], rules: HeadRules) -> Result<Notes,
     let (method, target) = (parsed.method.unwrap_or_default(), parsed.path.unwrap_or_default());
     read_target(head, text, method, target)?;
     if parsed.headers.len() > rules.fields_max {
-        return Err(bad(431, "request.fields"));
+        return Err(TOO_MANY_FIELDS);
     }
     let mut notes = Notes::default();
     for field in &*parsed.headers {
@@ -62,7 +91,7 @@ fn read_request(head: &mut Head, text: &[u8], rules: HeadRules) -> Result<Notes,
 /// httparse knows two versions; others that look like one deserve 505.
 fn refused(error: httparse::Error, text: &[u8]) -> BadHead {
     match error {
-        httparse::Error::TooManyHeaders => bad(431, "request.fields"),
+        httparse::Error::TooManyHeaders => TOO_MANY_FIELDS,
         httparse::Error::Version => {
             let line = text.split(|b| *b == b'\r').find(|line| !line.is_empty());
             let version = line.and_then(|line| line.rsplit(|b| *b == b' ').next());
@@ -313,6 +342,21 @@ mod tests {
         for (status, text) in table {
             let got = parse(&format!("{text}\r\n")).map(|_| ()).map_err(|e| e.status);
             assert_eq!(got, Err(status), "{text:?}");
+        }
+    }
+
+    #[test]
+    fn as_many_fields_as_the_operator_allows_are_read() {
+        for (fields, fields_max, status) in
+            [(1000, 1000, None), (257, 300, None), (301, 300, Some(431)), (1001, 1000, Some(431))]
+        {
+            let many = "a: b\r\n".repeat(fields - 1);
+            let mut head = Head::default();
+            head.text = format!("GET / HTTP/1.1\r\nHost: a\r\n{many}\r\n").into_bytes();
+            let end = head.text.len();
+            let got = request(&mut head, end, HeadRules { fields_max, ..RULES });
+            assert_eq!(got.err().map(|bad| bad.status), status, "{fields} of {fields_max}");
+            assert!(status.is_some() || head.fields.len() == fields);
         }
     }
 

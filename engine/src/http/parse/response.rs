@@ -5,7 +5,7 @@ use std::mem::MaybeUninit;
 use sluice_policy::facts::Field;
 
 use super::{
-    FIELDS_MAX, Framing, Notes, content_length, drop_nominated, note_connection, span,
+    FIELDS_USUAL, Framing, Notes, content_length, drop_nominated, note_connection, range, span,
     transfer_encoding,
 };
 use crate::http::fields::{self, Kind, Known};
@@ -40,7 +40,7 @@ pub(crate) fn response(
     head.fields.clear();
     head.kinds.clear();
     let text = buffer.get(from..end).ok_or(BadResponse)?;
-    let mut slots = [const { MaybeUninit::uninit() }; FIELDS_MAX];
+    let mut slots = [const { MaybeUninit::uninit() }; FIELDS_USUAL];
     let mut parsed = httparse::Response::new(&mut []);
     let config = httparse::ParserConfig::default();
     match config.parse_response_with_uninit_headers(&mut parsed, text, &mut slots) {
@@ -62,6 +62,10 @@ pub(crate) fn response(
         });
     }
     drop_nominated(&head.fields, &mut head.kinds, buffer);
+    if matches!(head.status, 100..=199 | 204) {
+        // A client might wait for what never comes (RFC 9110 section 8.6).
+        drop_length(head, buffer);
+    }
     head.framing = response_framing(head.status, &notes, version, to_head)?;
     head.keep_alive = head.framing != Framing::Close
         && match version {
@@ -69,6 +73,14 @@ pub(crate) fn response(
             Version::Http10 => notes.keep_alive && !notes.close,
         };
     Ok(())
+}
+
+fn drop_length(head: &mut ResponseHead, buffer: &[u8]) {
+    for (kind, field) in head.kinds.iter_mut().zip(&head.fields) {
+        if buffer[range(field.name)].eq_ignore_ascii_case(b"content-length") {
+            *kind = Kind::Drop;
+        }
+    }
 }
 
 fn note_response_field(
@@ -169,6 +181,22 @@ mod tests {
             let mut head = ResponseHead::default();
             let got = response(&mut head, text.as_bytes(), 2, text.len(), to_head);
             assert_eq!(got.ok().map(|()| (head.framing, head.keep_alive)), expected, "{text:?}");
+        }
+    }
+
+    #[test]
+    fn a_length_is_dropped_where_there_can_be_no_body() {
+        let table = [
+            ("204 No Content", Kind::Drop),
+            ("103 Early Hints", Kind::Drop),
+            ("304 Not Modified", Kind::Plain),
+            ("200 OK", Kind::Plain),
+        ];
+        for (status, expected) in table {
+            let text = format!("HTTP/1.1 {status}\r\nContent-length: 5\r\n\r\n");
+            let mut head = ResponseHead::default();
+            response(&mut head, text.as_bytes(), 0, text.len(), false).unwrap();
+            assert_eq!(head.kinds, [expected], "{status}");
         }
     }
 
