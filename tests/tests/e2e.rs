@@ -7,6 +7,8 @@
 mod admin;
 #[path = "e2e/balance.rs"]
 mod balance;
+#[path = "e2e/bounds.rs"]
+mod bounds;
 #[path = "e2e/bulk.rs"]
 mod bulk;
 #[path = "e2e/commands.rs"]
