@@ -25,6 +25,8 @@ mod fields;
 mod files;
 #[path = "e2e/framing.rs"]
 mod framing;
+#[path = "e2e/journal.rs"]
+mod journal;
 #[path = "e2e/judged.rs"]
 mod judged;
 #[path = "e2e/kernel.rs"]
