@@ -117,7 +117,9 @@ async fn resolve(plan: &Plan) -> Result<BTreeMap<EndpointKey, Vec<SocketAddr>>, 
         return Ok(addresses);
     }
     unknown.sort();
-    Err(Failure::new(Exit::Configuration, unknown.join("\n")))
+    // Names come and go while the file stays as it is, above all when a machine starts. A service
+    // manager may try this again, which it must not do with a wrong configuration.
+    Err(Failure::new(Exit::Failed, unknown.join("\n")))
 }
 
 fn look_up(upstream: &str, server: &str) -> Result<Vec<SocketAddr>, String> {
