@@ -120,8 +120,7 @@ impl Connection {
         let watch = Rc::new(worker.sweeper.watch(socket.shutter.clone()));
         let taking = worker.sweeper.watch(socket.shutter);
         let current = worker.current();
-        let mut head = Head::default();
-        head.text = worker.buffers.small();
+        let head = Head::default();
         Self {
             worker,
             watch,
@@ -209,6 +208,9 @@ impl Connection {
         let apart = reader.armed();
         if !apart {
             let mut text = std::mem::take(&mut self.head.text);
+            if text.capacity() == 0 {
+                text = self.worker.buffers.small();
+            }
             text.reserve(SPARE + 1);
             reader.arm(text);
         }
@@ -294,6 +296,10 @@ impl Connection {
         }
         self.pipelined = self.has_more();
         self.head.forget(self.consumed());
+        if self.head.text.is_empty() {
+            // A connection at rest holds the buffer of its armed read, and no other.
+            self.worker.buffers.give(std::mem::take(&mut self.head.text));
+        }
         After::Next
     }
 
