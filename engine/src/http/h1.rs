@@ -273,8 +273,10 @@ impl Connection {
             edit: None,
         };
         let mut out = self.worker.buffers.small();
-        answer::write(&mut out, &page, &extras, false);
-        let bytes = page.body.bytes().len() as u64;
+        // Nothing else of such a head is to be relied on, but who asks with HEAD reads no body.
+        let bodiless = self.head.text.trim_ascii_start().starts_with(b"HEAD ");
+        answer::write(&mut out, &page, &extras, bodiless);
+        let bytes = if bodiless { 0 } else { page.body.bytes().len() as u64 };
         self.send(out, 0).await;
         self.worker.refused(&self.current, self.peer, refused, &id, bytes);
     }

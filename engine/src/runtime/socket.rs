@@ -266,8 +266,8 @@ impl Shutter {
         let _ = rustix::net::shutdown(self.descriptor(), how);
     }
 
-    /// Reset the connection: the peer learns that what it got is not all. (Closing would not do:
-    /// a dropped writer ends the connection in order before its descriptor is closed.)
+    /// Reset the connection: the peer learns that what it got is not all. (Closing would end it in
+    /// order, as if that were all.)
     pub(crate) fn reset(&self) {
         // Not connected any more: then the peer has ended it.
         let _ = rustix::net::connect_unspec(self.descriptor());
