@@ -18,6 +18,7 @@ mod ids;
 mod observe;
 mod proxy;
 pub mod runtime;
+mod store;
 mod sweep;
 mod upstream;
 mod worker;
