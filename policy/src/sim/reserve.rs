@@ -133,7 +133,7 @@ impl Bucket {
         self.fill(clock, full, m, is(Mutant::CapIgnoresOutstanding));
         let (mut granted, mut fair) = (0, 0);
         let mut record =
-            me.unwrap_or(Record { seen: clock, spent: int(m.spent), ..Record::default() });
+            me.unwrap_or_else(|| Record { seen: clock, spent: int(m.spent), ..Record::default() });
         let late = record.seq >= int(m.seq) && !is(Mutant::NoOrder);
         if late && record.seq == int(m.seq) {
             (granted, flags) = (record.granted, flags + 2);
