@@ -90,7 +90,6 @@ impl Clerk {
                     None => return,
                 },
             }
-            self.tell();
         }
     }
 
@@ -111,6 +110,13 @@ impl Clerk {
         }
         let batches = self.keeper.tick(now);
         self.send(batches);
+        locked(&self.report).figures = self.keeper.figures(now);
+        if !self.keeper.is_busy()
+            && let Some(tell) = self.parting.take()
+        {
+            // Whoever asked may have lost patience.
+            let _ = tell.send(());
+        }
     }
 
     fn adopt(&mut self, setting: Setting) {
@@ -221,15 +227,5 @@ impl Clerk {
                 let _ = tell.send(Happened::Carried { life, batch: id, outcome });
             });
         }
-    }
-
-    fn tell(&mut self) {
-        if !self.keeper.is_busy()
-            && let Some(tell) = self.parting.take()
-        {
-            let _ = tell.send(());
-        }
-        let figures = self.keeper.figures(self.clock.at());
-        locked(&self.report).figures = figures;
     }
 }

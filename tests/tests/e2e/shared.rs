@@ -142,6 +142,33 @@ fn a_redis_that_dies_costs_nobody_an_error_and_is_taken_up_again() {
 }
 
 #[test]
+fn whatever_else_happens_to_redis_nobody_gets_an_error() {
+    let Some(redis) = Redis::start() else { return };
+    let gateways = three(&limited(&redis, &format!("{RATE}/s"), RATE, "local"));
+    let seen = thread::scope(|scope| {
+        let load = scope.spawn(|| load(&gateways, Duration::from_secs(5)));
+        for words in [
+            &["SCRIPT", "FLUSH"][..],
+            &["CLIENT", "PAUSE", "60", "ALL"],
+            &["FLUSHALL"],
+            &["CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes"],
+            &["CLIENT", "PAUSE", "400", "ALL"],
+        ] {
+            let calls = redis.calls("evalsha");
+            assert!(!redis.ask(words).starts_with('-'), "{words:?}");
+            eventually("some load after it", || {
+                (redis.calls("evalsha") > calls + 10).then_some(())
+            });
+        }
+        load.join().expect("the load")
+    });
+    assert_eq!(count(&seen, 500..600), 0);
+    assert!(excess(&seen, RATE as f64, RATE as f64) <= 0.0);
+    assert!(count(&seen, 200..201) > RATE, "it is counted again after all of that");
+    gateways.iter().for_each(|sluice| wait_for_store(sluice, "up"));
+}
+
+#[test]
 fn a_redis_that_hangs_is_noticed_and_each_rule_does_what_it_says() {
     // (rule, the share of requests that is admitted while it hangs)
     for (lost, least, most) in [("open", 0.99, 1.0), ("closed", 0.0, 0.0), ("local", 0.0, 0.9)] {
@@ -175,12 +202,15 @@ fn a_gateway_that_ends_gives_back_what_it_holds() {
     wait_for_store(&second, "up");
     let mut client = first.client();
     let ask = |client: &mut sluice_tests::Client| client.ask("/", "X-Key: a\r\n").status();
-    assert_eq!(ask(&mut client), 200);
-    assert!(first.metrics()["sluice_store_tokens_held"] > 1.0);
+    let mut used = 0;
+    eventually("tokens in hand", || {
+        used += usize::from(ask(&mut client) == 200);
+        (first.metrics()["sluice_store_tokens_held"] > 1.0).then_some(())
+    });
     drop(client);
     first.signal(Signal::TERM);
     assert_eq!(first.wait(), Some(0));
     let mut client = second.client();
     let admitted = (0..1100).filter(|_| ask(&mut client) == 200).count();
-    assert!(admitted >= 999, "{admitted} of the 999 that were left");
+    assert!(admitted + used >= 1000, "{used} and {admitted} of 1000");
 }
