@@ -21,6 +21,7 @@ mod ids;
 mod observe;
 mod proxy;
 pub mod runtime;
+mod store;
 mod sweep;
 mod upstream;
 mod worker;

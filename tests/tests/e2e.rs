@@ -55,5 +55,7 @@ mod routing;
 mod samples;
 #[path = "e2e/service.rs"]
 mod service;
+#[path = "e2e/shared.rs"]
+mod shared;
 #[path = "e2e/streaming.rs"]
 mod streaming;

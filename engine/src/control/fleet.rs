@@ -11,7 +11,7 @@ use core_affinity::CoreId;
 use sluice_policy::ledger::Ledger;
 use sluice_policy::time::Instant;
 use sluice_policy::world::Snapshot;
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::{Notify, mpsc, oneshot};
 
 use super::bind;
 use crate::clock::Clock;
@@ -28,6 +28,8 @@ pub(crate) struct Supply {
     /// With real ports.
     pub(crate) addresses: Vec<SocketAddr>,
     pub(crate) ledger: Arc<Ledger>,
+    /// Wakes whoever asks the store of shared counts.
+    pub(crate) kick: Arc<Notify>,
     pub(crate) clock: Clock,
     pub(crate) journal: JournalSender,
     pub(crate) news: mpsc::UnboundedSender<News>,
@@ -124,6 +126,7 @@ impl Fleet {
             listeners,
             generation: Arc::clone(&self.generation),
             ledger: Arc::clone(&supply.ledger),
+            kick: Arc::clone(&supply.kick),
             clock: supply.clock,
             cells: Arc::clone(&cells),
             journal: supply.journal.clone(),
