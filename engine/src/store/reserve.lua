@@ -20,10 +20,11 @@
 --   seq       grows with each message of the node
 --   born      the first seq of the node's present memory of this key: S counts from there
 --   S, held, want
---   demand    in thousandths of a token a second
+--   demand    t: in thousandths of a token a second; d: what one request costs, for part of a
+--             cost is of no use to anybody
 --   el, ref   us of the node's clock since it sent message `ref`, the last that was answered;
 --             0: none. Shows steps of the server's clock.
--- Returns for each bucket: granted, left, us until there is a token, the node's fair rate in
+-- Returns for each bucket: granted, left, us until there is enough for a request, the node's fair rate in
 -- thousandths, flags (1: what you hold is void, 2: seen before, 4: other epoch, 8: overtaken).
 
 local floor, ceil, min, max = math.floor, math.ceil, math.min, math.max
@@ -116,7 +117,8 @@ for i = 1, #KEYS - 1 do
   local function arg(n) return tonumber(ARGV[at + n]) end
   local A, B, C, lease, seq, born = arg(1), arg(2), arg(3), arg(4), arg(5), arg(6)
   local S, held, want, demand, el, ref = arg(7), arg(8), arg(9), arg(10), arg(11), arg(12)
-  local full, flags = C * A, 0
+  local full, flags, quantum = C * A, 0, 1
+  if kind == 'd' then quantum = max(1, demand) end
 
   local bucket, records = {}, {}
   local flat = redis.call('HGETALL', key)
@@ -226,6 +228,7 @@ for i = 1, #KEYS - 1 do
       me.held = me.held + granted
     else
       granted = max(0, min(want, avail))
+      granted = granted - granted % quantum
     end
     level = level - granted * A
     me.seq, me.ends, me.seen, me.granted = seq, clock + lease, clock, granted
@@ -234,7 +237,8 @@ for i = 1, #KEYS - 1 do
   set[#set + 1] = packed(me)
 
   local wait = 0
-  if level < A then wait = ceil((A - level) / B) + max(0, filled - clock) end
+  local short = quantum * A - level
+  if short > 0 then wait = ceil(short / B) + max(0, filled - clock) end
   local fields = { level = int(level), filled = int(filled), unit = int(A), at = int(clock),
     skew = int(skew), out = int(outstanding), run = run }
   for name, value in pairs(fields) do

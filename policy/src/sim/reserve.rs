@@ -116,6 +116,10 @@ impl Bucket {
         let is = |which| mutant == Some(which);
         let (units, capacity) = (int(m.terms.units), i64::from(m.terms.capacity));
         let full = capacity * units;
+        let quantum = match m.terms.class {
+            Class::Lease => 1,
+            Class::Direct => int(m.demand).max(1),
+        };
         let mut flags = 0;
         let mut me = self.nodes.remove(node);
         let clock = self.clock(now, m, me.as_ref(), is(Mutant::NoStepDetector));
@@ -147,7 +151,10 @@ impl Bucket {
             let avail = self.level.div_euclid(units);
             (granted, fair) = match m.terms.class {
                 Class::Lease => self.share(&mut record, m, avail, clock),
-                Class::Direct => (int(m.want).min(avail).max(0), 0),
+                Class::Direct => {
+                    let some = int(m.want).min(avail).max(0);
+                    (some - some % quantum, 0)
+                }
             };
             if m.terms.class == Class::Lease {
                 self.out += granted;
@@ -160,7 +167,7 @@ impl Bucket {
         }
         self.nodes.insert(node.to_owned(), record);
         (self.run, self.units, self.at) = (run.to_owned(), units, clock);
-        let short = units - self.level;
+        let short = quantum * units - self.level;
         let wait = if short > 0 {
             (short + int(m.terms.refill) - 1) / int(m.terms.refill) + (self.filled - clock).max(0)
         } else {
