@@ -53,18 +53,20 @@ end
 local function int(n) return string.format('%.0f', n) end
 
 local function unpacked(text)
-  local seq, held, ends, demand, seen, credit, granted, spent, burned = string.match(text,
-    '^(%d+),(%d+),(%d+),(%d+),(%d+),(%d+),(%d+),(%d+),(%d+)$')
+  local seq, held, ends, demand, seen, credit, granted, spent, burned, known, knew = string.match(
+    text, '^(%d+),(%d+),(%d+),(%d+),(%d+),(%d+),(%d+),(%d+),(%d+),(%d+),(%d+)$')
   return {
     seq = tonumber(seq), held = tonumber(held), ends = tonumber(ends), demand = tonumber(demand),
     seen = tonumber(seen), credit = tonumber(credit), granted = tonumber(granted),
     spent = tonumber(spent), burned = tonumber(burned),
+    -- The last message that the node is known to have had an answer to, and when it was.
+    known = tonumber(known), knew = tonumber(knew),
   }
 end
 
 local function packed(r)
   return table.concat({ int(r.seq), int(r.held), int(r.ends), int(r.demand), int(r.seen),
-    int(r.credit), int(r.granted), int(r.spent), int(r.burned) }, ',')
+    int(r.credit), int(r.granted), int(r.spent), int(r.burned), int(r.known), int(r.knew) }, ',')
 end
 
 -- Max-min fair shares: how much of `want` the node may have now, beside what the others have
@@ -136,8 +138,9 @@ for i = 1, #KEYS - 1 do
   -- The bucket's own clock: the server's, with its steps taken out, and never backwards.
   local skew = tonumber(bucket.skew or '0')
   local clock = now + skew
-  if el > 0 and me and me.seq == ref then
-    local off = clock - (me.seen + el)
+  if me and me.seq == ref then me.known, me.knew = me.seq, me.seen end
+  if el > 0 and me and me.known == ref then
+    local off = clock - (me.knew + el)
     -- Into the past a step is not made good for in full: it must not push time ahead.
     local fix = 0
     if off > STEP then fix = -off elseif off < -STEP then fix = -off - STEP end
@@ -201,7 +204,7 @@ for i = 1, #KEYS - 1 do
   else
     if not me then
       me = { seq = 0, held = 0, ends = 0, demand = 0, seen = clock, credit = 0, granted = 0,
-        spent = S, burned = 0 }
+        spent = S, burned = 0, known = 0, knew = 0 }
     elseif me.seq < born then
       -- The node had forgotten this key, with nothing in hand, and counts anew.
       me.spent, me.burned = S, 0

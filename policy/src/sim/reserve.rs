@@ -62,6 +62,8 @@ struct Record {
     granted: i64,
     spent: i64,
     burned: i64,
+    known: i64,
+    knew: i64,
 }
 
 impl Store {
@@ -122,7 +124,7 @@ impl Bucket {
         };
         let mut flags = 0;
         let mut me = self.nodes.remove(node);
-        let clock = self.clock(now, m, me.as_ref(), is(Mutant::NoStepDetector));
+        let clock = self.clock(now, m, me.as_mut(), is(Mutant::NoStepDetector));
         if !self.run.is_empty() && self.run != run {
             flags += 4;
         }
@@ -179,11 +181,14 @@ impl Bucket {
         Reply { granted, left, wait_us, fair, flags }
     }
 
-    fn clock(&mut self, now: i64, m: &Message, me: Option<&Record>, believe: bool) -> i64 {
-        let mut clock = now + self.skew;
-        if let Some(me) = me.filter(|me| m.elapsed_us > 0 && me.seq == int(m.since_seq) && !believe)
-        {
-            let off = clock - (me.seen + int(m.elapsed_us));
+    fn clock(&mut self, now: i64, m: &Message, me: Option<&mut Record>, believe: bool) -> i64 {
+        let (mut clock, since) = (now + self.skew, int(m.since_seq));
+        let Some(me) = me else { return clock.max(self.at) };
+        if me.seq == since {
+            (me.known, me.knew) = (me.seq, me.seen);
+        }
+        if m.elapsed_us > 0 && me.known == since && !believe {
+            let off = clock - (me.knew + int(m.elapsed_us));
             let fix = match off {
                 off if off > STEP => -off,
                 off if off < -STEP => -off - STEP,
