@@ -63,7 +63,8 @@ pub(crate) fn warnings(
                 "asks Redis for every request: {nodes} gateways can't hold parts of a burst of {}",
                 terms.capacity
             );
-            let hint = format!("a burst of {} or more is reserved in batches", 16 * nodes);
+            let hint =
+                format!("a burst of {} or more is reserved in batches", 16 * nodes * terms.cost);
             warn(&path, message, &hint);
         }
         let lost = document.text_at(&format!("{path}.lost"));

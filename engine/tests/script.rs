@@ -117,7 +117,7 @@ fn message(dice: &mut Dice, node: &mut Node, terms: Terms, now: u64) -> Message 
     let (elapsed_us, since_seq) = node.last.map_or((0, 0), |(at, seq)| (now - at, seq));
     let (held, demand) = match terms.class {
         Class::Lease => (node.held, dice.below(5) * 150_000),
-        Class::Direct => (0, 0),
+        Class::Direct => (0, dice.below(4)),
     };
     Message {
         terms,
@@ -139,7 +139,7 @@ fn run(both: &mut Both, seed: u64) {
     let (units, refill) =
         [(1000, 1), (100_000, 7), (7, 3), (60_000_000, 1)][usize::try_from(dice.below(4)).unwrap()];
     let capacity = [1, 10, 100, 1000][usize::try_from(dice.below(4)).unwrap()];
-    let mut terms = Terms { class, units, refill, capacity };
+    let mut terms = Terms { class, units, refill, capacity, cost: 1 };
     both.reset(dice.below(4) > 0);
     let mut nodes: Vec<Node> = (0..4).map(|_| Node::default()).collect();
     let (mut now, mut run, mut skew) = (EPOCH, 1, 0);

@@ -332,11 +332,7 @@ impl Keeper {
         }
     }
 
-    /// Not while the store is away: what was spent without it is still to be told.
     fn forget_settled(&mut self, now: Instant, these: &[At]) {
-        if !self.linked {
-            return;
-        }
         for at in these {
             let look = self.look(now, *at);
             let gone = |key: &Key| {

@@ -168,6 +168,7 @@ fn fuzz(seed: u64, mutant: Option<Mutant>) -> u64 {
 }
 
 #[test]
+#[expect(clippy::disallowed_methods, reason = "how many seeds is the tester's to say")]
 fn never_over_the_limit_whatever_happens() {
     // `SLUICE_SEEDS=10000` for a long run.
     let seeds = std::env::var("SLUICE_SEEDS").ok().and_then(|n| n.parse().ok()).unwrap_or(256);

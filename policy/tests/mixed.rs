@@ -127,6 +127,17 @@ fn a_request_that_the_fleet_refuses_takes_nothing_from_the_node() {
 }
 
 #[test]
+fn part_of_a_cost_is_not_taken() {
+    let fleet = "[limit.fleet]\nrate = \"1/s\"\nburst = 50\ncost = 20\nstore = \"redis\"\n";
+    let mut it = gateway(fleet, "[\"fleet\"]");
+    assert_eq!([it.ask().0, it.ask().0, it.ask().0], [200, 200, 429]);
+    it.now += 9_900 * MS;
+    assert_eq!(it.ask().0, 429, "19.9 tokens");
+    it.now += 200 * MS;
+    assert_eq!(it.ask().0, 200);
+}
+
+#[test]
 fn retry_after_is_the_stores_wait_to_the_millisecond() {
     let fleet = "[limit.fleet]\nrate = \"1/min\"\nburst = 1\nstore = \"redis\"\n";
     let mut it = gateway(fleet, "[\"fleet\"]");

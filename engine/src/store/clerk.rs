@@ -126,6 +126,10 @@ impl Clerk {
         if client.as_ref().map(|c| &c.url) == self.client.as_ref().map(|c| &c.url) {
             return;
         }
+        // What is held goes back before the connection does.
+        if client.is_none() && self.keeper.is_busy() {
+            return;
+        }
         self.client = client;
         (self.life, self.again) = (self.life + 1, AGAIN_MIN);
         // Before the first connection nothing is lost yet: requests wait a moment for it.

@@ -20,10 +20,11 @@
 --   seq       grows with each message of the node
 --   born      the first seq of the node's present memory of this key: S counts from there
 --   S, held, want
---   demand    in thousandths of a token a second
+--   demand    t: in thousandths of a token a second; d: what one request costs, for part of a
+--             cost is of no use to anybody
 --   el, ref   us of the node's clock since it sent message `ref`, the last that was answered;
 --             0: none. Shows steps of the server's clock.
--- Returns for each bucket: granted, left, us until there is a token, the node's fair rate in
+-- Returns for each bucket: granted, left, us until there is enough for a request, the node's fair rate in
 -- thousandths, flags (1: what you hold is void, 2: seen before, 4: other epoch, 8: overtaken).
 
 local floor, ceil, min, max = math.floor, math.ceil, math.min, math.max
@@ -52,18 +53,20 @@ end
 local function int(n) return string.format('%.0f', n) end
 
 local function unpacked(text)
-  local seq, held, ends, demand, seen, credit, granted, spent, burned = string.match(text,
-    '^(%d+),(%d+),(%d+),(%d+),(%d+),(%d+),(%d+),(%d+),(%d+)$')
+  local seq, held, ends, demand, seen, credit, granted, spent, burned, known, knew = string.match(
+    text, '^(%d+),(%d+),(%d+),(%d+),(%d+),(%d+),(%d+),(%d+),(%d+),(%d+),(%d+)$')
   return {
     seq = tonumber(seq), held = tonumber(held), ends = tonumber(ends), demand = tonumber(demand),
     seen = tonumber(seen), credit = tonumber(credit), granted = tonumber(granted),
     spent = tonumber(spent), burned = tonumber(burned),
+    -- The last message that the node is known to have had an answer to, and when it was.
+    known = tonumber(known), knew = tonumber(knew),
   }
 end
 
 local function packed(r)
   return table.concat({ int(r.seq), int(r.held), int(r.ends), int(r.demand), int(r.seen),
-    int(r.credit), int(r.granted), int(r.spent), int(r.burned) }, ',')
+    int(r.credit), int(r.granted), int(r.spent), int(r.burned), int(r.known), int(r.knew) }, ',')
 end
 
 -- Max-min fair shares: how much of `want` the node may have now, beside what the others have
@@ -116,7 +119,8 @@ for i = 1, #KEYS - 1 do
   local function arg(n) return tonumber(ARGV[at + n]) end
   local A, B, C, lease, seq, born = arg(1), arg(2), arg(3), arg(4), arg(5), arg(6)
   local S, held, want, demand, el, ref = arg(7), arg(8), arg(9), arg(10), arg(11), arg(12)
-  local full, flags = C * A, 0
+  local full, flags, quantum = C * A, 0, 1
+  if kind == 'd' then quantum = max(1, demand) end
 
   local bucket, records = {}, {}
   local flat = redis.call('HGETALL', key)
@@ -134,8 +138,9 @@ for i = 1, #KEYS - 1 do
   -- The bucket's own clock: the server's, with its steps taken out, and never backwards.
   local skew = tonumber(bucket.skew or '0')
   local clock = now + skew
-  if el > 0 and me and me.seq == ref then
-    local off = clock - (me.seen + el)
+  if me and me.seq == ref then me.known, me.knew = me.seq, me.seen end
+  if el > 0 and me and me.known == ref then
+    local off = clock - (me.knew + el)
     -- Into the past a step is not made good for in full: it must not push time ahead.
     local fix = 0
     if off > STEP then fix = -off elseif off < -STEP then fix = -off - STEP end
@@ -199,7 +204,7 @@ for i = 1, #KEYS - 1 do
   else
     if not me then
       me = { seq = 0, held = 0, ends = 0, demand = 0, seen = clock, credit = 0, granted = 0,
-        spent = S, burned = 0 }
+        spent = S, burned = 0, known = 0, knew = 0 }
     elseif me.seq < born then
       -- The node had forgotten this key, with nothing in hand, and counts anew.
       me.spent, me.burned = S, 0
@@ -226,6 +231,7 @@ for i = 1, #KEYS - 1 do
       me.held = me.held + granted
     else
       granted = max(0, min(want, avail))
+      granted = granted - granted % quantum
     end
     level = level - granted * A
     me.seq, me.ends, me.seen, me.granted = seq, clock + lease, clock, granted
@@ -234,7 +240,8 @@ for i = 1, #KEYS - 1 do
   set[#set + 1] = packed(me)
 
   local wait = 0
-  if level < A then wait = ceil((A - level) / B) + max(0, filled - clock) end
+  local short = quantum * A - level
+  if short > 0 then wait = ceil(short / B) + max(0, filled - clock) end
   local fields = { level = int(level), filled = int(filled), unit = int(A), at = int(clock),
     skew = int(skew), out = int(outstanding), run = run }
   for name, value in pairs(fields) do

@@ -23,7 +23,7 @@ const PARK_MAX: Duration = Duration::from_millis(20);
 const LOOK: Duration = Duration::from_millis(1);
 /// What a refused request is told when nobody knows better: the store is away.
 const AWAY: Duration = Duration::from_secs(1);
-/// Leases pay off from this rate, and from this many tokens a node.
+/// Leases pay off from this rate, and from this many requests a node.
 const LEASED_FROM: u128 = 20;
 const LEASED_TOKENS: u64 = 16;
 /// The store counts in doubles.
@@ -97,7 +97,8 @@ impl Shared {
         };
         let tokens = u32::try_from(spec.rate.tokens().get()).unwrap_or(u32::MAX);
         let capacity = spec.burst.unwrap_or(tokens).max(1);
-        let terms = Self::terms(spec.rate, capacity, nodes);
+        let cost = spec.cost.unwrap_or(1).max(1);
+        let terms = Self::terms(spec.rate, capacity, cost, nodes);
         let share = share(spec.rate, capacity, nodes);
         if terms.is_none() || share.is_none() {
             let hint = "make the burst smaller or the period shorter";
@@ -106,7 +107,7 @@ impl Shared {
         Some(Self { terms: terms?, lost: spec.lost.unwrap_or_default(), share: share? })
     }
 
-    fn terms(rate: Rate, capacity: u32, nodes: u32) -> Option<Terms> {
+    fn terms(rate: Rate, capacity: u32, cost: u32, nodes: u32) -> Option<Terms> {
         let (period, tokens) = (rate.period().as_nanos(), u128::from(rate.tokens().get()));
         // In a microsecond come tokens * 1000 / period tokens.
         let (units, refill) = (period, tokens.checked_mul(1_000)?);
@@ -117,10 +118,10 @@ impl Shared {
             return None;
         }
         let fast = tokens.checked_mul(1_000_000_000)? > LEASED_FROM.checked_mul(period)?;
-        let roomy = u64::from(capacity) >= LEASED_TOKENS * u64::from(nodes);
+        let roomy = u64::from(capacity / cost) >= LEASED_TOKENS * u64::from(nodes);
         let class = if fast && roomy { Class::Lease } else { Class::Direct };
         let (units, refill) = (u64::try_from(units).ok()?, u64::try_from(refill).ok()?);
-        Some(Terms { class, units, refill, capacity })
+        Some(Terms { class, units, refill, capacity, cost })
     }
 
     /// From what the node holds, or by the rule for a lost store.
@@ -183,17 +184,15 @@ pub(super) fn ready(
         if first {
             leases.arrive(at, hash, cost);
         }
+        // Tokens of a direct rule came for somebody who waits.
         let direct = shared.terms.class == Class::Direct;
-        let stand = match leases.stand(at, hash, cost) {
-            // Tokens that are here came for somebody who waits.
-            Stand::Held if direct && parked.wished & bit == 0 && !lost => Stand::Dry,
-            stand => stand,
-        };
-        match stand {
+        let theirs = direct && parked.wished & bit == 0 && !lost;
+        match leases.stand(at, hash, cost, !theirs) {
             Stand::Held => {}
-            Stand::Denied(_) if lost => {}
+            Stand::Denied(_) | Stand::Dry if lost => {}
+            // Only a share of its own needs a place.
+            Stand::Unknown if lost && shared.lost != Lost::Local => {}
             Stand::Denied(wait) => return Some(Unready::Refused { limit: counted.limit, wait }),
-            Stand::Dry if lost => {}
             Stand::Dry | Stand::Unknown => {
                 if parked.wished & bit == 0 {
                     let name = counted.meaning.key.name(counted.meaning.rule, ask);
@@ -234,19 +233,20 @@ mod tests {
 
     #[test]
     fn fast_limits_with_room_are_leased_and_all_others_are_asked_one_by_one() {
-        // (rate, capacity, nodes, class, units, refill)
+        // (rate, capacity, cost, nodes, class, units, refill)
         let table = [
-            ("100/s", 100, 3, Class::Lease, 10_000, 1),
-            ("100/s", 47, 3, Class::Direct, 10_000, 1),
-            ("20/s", 1000, 1, Class::Direct, 50_000, 1),
-            ("21/s", 1000, 1, Class::Lease, 1_000_000, 21),
-            ("1/min", 1, 1, Class::Direct, 60_000_000, 1),
-            ("5000000/s", 5_000_000, 8, Class::Lease, 1, 5),
+            ("100/s", 100, 1, 3, Class::Lease, 10_000, 1),
+            ("100/s", 47, 1, 3, Class::Direct, 10_000, 1),
+            ("100/s", 100, 5, 3, Class::Direct, 10_000, 1),
+            ("20/s", 1000, 1, 1, Class::Direct, 50_000, 1),
+            ("21/s", 1000, 1, 1, Class::Lease, 1_000_000, 21),
+            ("1/min", 1, 1, 1, Class::Direct, 60_000_000, 1),
+            ("5000000/s", 5_000_000, 1, 8, Class::Lease, 1, 5),
         ];
-        for (rate, capacity, nodes, class, units, refill) in table {
-            let found = Shared::terms(rate.parse().unwrap(), capacity, nodes);
-            assert_eq!(found, Some(Terms { class, units, refill, capacity }), "{rate}");
+        for (rate, capacity, cost, nodes, class, units, refill) in table {
+            let found = Shared::terms(rate.parse().unwrap(), capacity, cost, nodes);
+            assert_eq!(found, Some(Terms { class, units, refill, capacity, cost }), "{rate}");
         }
-        assert_eq!(Shared::terms("7/365day".parse().unwrap(), 1_000_000, 1), None);
+        assert_eq!(Shared::terms("7/365day".parse().unwrap(), 1_000_000, 1, 1), None);
     }
 }

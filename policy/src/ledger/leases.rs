@@ -136,11 +136,12 @@ impl Leases {
         }
     }
 
-    pub(crate) fn stand(&self, at: Instant, hash: u64, cost: u32) -> Stand {
+    /// `ours`: what is held is for this request, too.
+    pub(crate) fn stand(&self, at: Instant, hash: u64, cost: u32, ours: bool) -> Stand {
         let Some((_, slot)) = self.find(hash) else { return Stand::Unknown };
         let now = at.as_nanos();
         let held = tokens(slot.word.load(SeqCst));
-        if held >= u64::from(cost) && now < slot.deadline.load(SeqCst) {
+        if ours && held >= u64::from(cost) && now < slot.deadline.load(SeqCst) {
             return Stand::Held;
         }
         match slot.denied_until.load(SeqCst).checked_sub(now) {
@@ -377,7 +378,11 @@ mod tests {
 
     fn shelf() -> (Leases, At) {
         let leases = Leases::default();
-        assert_eq!(leases.stand(at(1), 7, 1), Stand::Unknown, "nothing is there before it opens");
+        assert_eq!(
+            leases.stand(at(1), 7, 1, true),
+            Stand::Unknown,
+            "nothing is there before it opens"
+        );
         leases.open();
         let slot = leases.settle(7).unwrap();
         (leases, slot)
@@ -386,15 +391,15 @@ mod tests {
     #[test]
     fn tokens_are_spent_until_they_are_gone_or_their_deadline_is() {
         let (leases, slot) = shelf();
-        assert_eq!(leases.stand(at(1), 7, 1), Stand::Dry);
+        assert_eq!(leases.stand(at(1), 7, 1, true), Stand::Dry);
         leases.add(slot, 3, 100);
         assert_eq!(leases.take(at(99), 7, 2).unwrap().left, 1);
         assert!(leases.take(at(99), 7, 2).is_none(), "only one is left");
         assert!(leases.take(at(100), 7, 1).is_none(), "the lease has ended");
         assert!(leases.take(at(99), 7, 1).is_some());
         leases.note(slot, 0, 150);
-        assert_eq!(leases.stand(at(100), 7, 1), Stand::Denied(Duration::from_nanos(50)));
-        assert_eq!(leases.stand(at(150), 7, 1), Stand::Dry);
+        assert_eq!(leases.stand(at(100), 7, 1, true), Stand::Denied(Duration::from_nanos(50)));
+        assert_eq!(leases.stand(at(150), 7, 1, true), Stand::Dry);
     }
 
     #[test]
@@ -416,7 +421,7 @@ mod tests {
         leases.add(slot, 5, 100);
         let loan = leases.take(at(1), 7, 1).unwrap();
         leases.leave(slot);
-        assert_eq!(leases.stand(at(1), 7, 1), Stand::Unknown);
+        assert_eq!(leases.stand(at(1), 7, 1, true), Stand::Unknown);
         assert_eq!(leases.settle(7), Some(slot));
         leases.give_back(loan);
         assert_eq!(leases.view(slot).tokens, 0);

@@ -20,6 +20,8 @@ const BATCH: u64 = 192;
 const LEASE_US: u64 = 1_000_000;
 const FLUSH_US: u64 = 5_000;
 const ROUND_TRIPS_US: u64 = 2_000;
+/// What will be used until the next look and an answer to it.
+const LOW_US: u64 = FLUSH_US + ROUND_TRIPS_US;
 /// After this long without a request, nothing is fetched ahead.
 const QUIET_US: u64 = 100_000;
 const PAUSE_MIN_US: u64 = 4_000;
@@ -42,6 +44,8 @@ pub struct Terms {
     pub units: u64,
     pub refill: u64,
     pub capacity: u32,
+    /// What one request takes.
+    pub cost: u32,
 }
 
 /// One key of one message. The store's script reads these in their order.
@@ -54,7 +58,7 @@ pub struct Message {
     pub spent: u64,
     pub held: u64,
     pub want: u64,
-    /// Thousandths of a token a second.
+    /// Thousandths of a token a second. Of a direct rule: what one request costs.
     pub demand: u64,
     pub elapsed_us: u64,
     pub since_seq: u64,
@@ -163,7 +167,7 @@ impl Lease {
         match self.terms.class {
             Class::Direct => (wanted > 0 && may_ask) || unsettled,
             Class::Lease => {
-                let low = tokens <= self.demand * 2 / 1_000_000;
+                let low = tokens <= self.demand.saturating_mul(LOW_US) / 1_000_000_000;
                 let renew = tokens > 0 && now + LEASE_US * 2 / 3 > look.deadline;
                 (wanted > 0 && may_ask)
                     || (low && may_ask && silent < QUIET_US)
@@ -201,7 +205,7 @@ impl Lease {
         let (elapsed_us, since_seq) =
             self.answered.map_or((0, 0), |(at, seq)| (now.saturating_sub(at), seq));
         let (held, want, demand) = match terms.class {
-            Class::Direct => (0, look.wanted, 0),
+            Class::Direct => (0, look.wanted, u64::from(terms.cost)),
             Class::Lease if idle || self.debtor => (look.tokens, 0, 0),
             Class::Lease => {
                 let most = u64::from(terms.capacity / 2).max(1);

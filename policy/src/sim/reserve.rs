@@ -62,6 +62,8 @@ struct Record {
     granted: i64,
     spent: i64,
     burned: i64,
+    known: i64,
+    knew: i64,
 }
 
 impl Store {
@@ -116,9 +118,13 @@ impl Bucket {
         let is = |which| mutant == Some(which);
         let (units, capacity) = (int(m.terms.units), i64::from(m.terms.capacity));
         let full = capacity * units;
+        let quantum = match m.terms.class {
+            Class::Lease => 1,
+            Class::Direct => int(m.demand).max(1),
+        };
         let mut flags = 0;
         let mut me = self.nodes.remove(node);
-        let clock = self.clock(now, m, me.as_ref(), is(Mutant::NoStepDetector));
+        let clock = self.clock(now, m, me.as_mut(), is(Mutant::NoStepDetector));
         if !self.run.is_empty() && self.run != run {
             flags += 4;
         }
@@ -147,7 +153,10 @@ impl Bucket {
             let avail = self.level.div_euclid(units);
             (granted, fair) = match m.terms.class {
                 Class::Lease => self.share(&mut record, m, avail, clock),
-                Class::Direct => (int(m.want).min(avail).max(0), 0),
+                Class::Direct => {
+                    let some = int(m.want).min(avail).max(0);
+                    (some - some % quantum, 0)
+                }
             };
             if m.terms.class == Class::Lease {
                 self.out += granted;
@@ -160,7 +169,7 @@ impl Bucket {
         }
         self.nodes.insert(node.to_owned(), record);
         (self.run, self.units, self.at) = (run.to_owned(), units, clock);
-        let short = units - self.level;
+        let short = quantum * units - self.level;
         let wait = if short > 0 {
             (short + int(m.terms.refill) - 1) / int(m.terms.refill) + (self.filled - clock).max(0)
         } else {
@@ -172,11 +181,14 @@ impl Bucket {
         Reply { granted, left, wait_us, fair, flags }
     }
 
-    fn clock(&mut self, now: i64, m: &Message, me: Option<&Record>, believe: bool) -> i64 {
-        let mut clock = now + self.skew;
-        if let Some(me) = me.filter(|me| m.elapsed_us > 0 && me.seq == int(m.since_seq) && !believe)
-        {
-            let off = clock - (me.seen + int(m.elapsed_us));
+    fn clock(&mut self, now: i64, m: &Message, me: Option<&mut Record>, believe: bool) -> i64 {
+        let (mut clock, since) = (now + self.skew, int(m.since_seq));
+        let Some(me) = me else { return clock.max(self.at) };
+        if me.seq == since {
+            (me.known, me.knew) = (me.seq, me.seen);
+        }
+        if m.elapsed_us > 0 && me.known == since && !believe {
+            let off = clock - (me.knew + int(m.elapsed_us));
             let fix = match off {
                 off if off > STEP => -off,
                 off if off < -STEP => -off - STEP,
