@@ -1,6 +1,8 @@
 //! What an operator writes about decisions, before it is checked. The config crate reads it from
 //! TOML; `Plan::compile` turns it into what is meant.
 
+pub mod breaker;
+
 use core::fmt;
 use core::str::FromStr;
 use std::collections::BTreeMap;
@@ -11,6 +13,7 @@ use serde::{Deserialize, Deserializer};
 
 use crate::admit::Specs;
 use crate::admit::rate_limit::LimitSpec;
+use crate::draft::breaker::{BreakerSpec, EjectSpec};
 use crate::unit::{BadUnit, Network, Span, two_lines};
 
 /// Everything about decisions, by name. Names are what logs, metrics and the console use.
@@ -40,6 +43,13 @@ pub struct UpstreamSpec {
     /// How long to wait for a server.
     #[serde(default)]
     pub timeout: TimeoutSpec,
+    /// When to stop sending requests to it, for a while: `"default"` (50% failed or slower than
+    /// 500ms, of at least 20 in 10s; open 10s), `"classic"` (5 failures in a row; open 30s; 2
+    /// probes), `"node"` (15% failed in 10s; open 30s), or a table. Default: never.
+    pub breaker: Option<BreakerSpec>,
+    /// Whether single servers that fail are taken out: `"on"`, `"off"`, or a table. Default:
+    /// `"on"` where there is a `breaker`.
+    pub eject: Option<EjectSpec>,
 }
 
 /// One server. Its text form is its address alone, with weight 1.

@@ -5,7 +5,9 @@ use std::rc::Rc;
 
 use crate::decision::{Answer, Need};
 use crate::ledger::Permit;
+use crate::mechanism::window::Era;
 use crate::plan::{EndpointKey, Plan, Route, RouteId, UpstreamId};
+use crate::steer::guard::Permits;
 use crate::steer::{Pinned, Spot};
 use crate::time::Instant;
 
@@ -25,7 +27,7 @@ pub struct Flight {
     pub(crate) asked: Option<(u8, Need)>,
     pub(crate) tries: Tries,
     /// The attempt in progress or relayed. It holds a seat at its endpoint.
-    pub(crate) attempt: Option<Spot>,
+    pub(crate) attempt: Option<Attempt>,
     pub(crate) permit: Option<Permit>,
     pub(crate) limit: Option<Limit>,
     pub(crate) violated: Option<u16>,
@@ -50,6 +52,17 @@ pub(crate) enum Phase {
     Asking,
     Calling,
     Over,
+}
+
+/// One attempt, from the call until the request has left the endpoint.
+#[derive(Debug)]
+pub(crate) struct Attempt {
+    pub(crate) spot: Spot,
+    pub(crate) sent: Instant,
+    /// Given back when the attempt has been judged.
+    pub(crate) permits: Permits,
+    /// Of the breakers that judged it.
+    pub(crate) judged: [Option<Era>; 2],
 }
 
 /// The attempts of one flight.

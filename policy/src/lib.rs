@@ -25,17 +25,19 @@ pub mod time;
 pub mod unit;
 pub mod world;
 
+use core::time::Duration;
 use std::rc::Rc;
 use std::sync::Arc;
 
 use crate::admit::{Ask, Chain, Verdict};
 use crate::decision::{Answer, Call, Decision, Event, Failure};
 use crate::facts::Facts;
-use crate::flight::{Ending, Flight, Phase, Record, Tries};
+use crate::flight::{Attempt, Ending, Finish, Flight, Phase, Record, Step, Tries};
 use crate::ledger::Ledger;
 use crate::plan::{Plan, Route, RouteId, Target, UpstreamId};
 use crate::recover::{Remedy, idempotent, remedy};
 use crate::route::Hit;
+use crate::steer::guard::{Permits, Verdict as Outcome, timed};
 use crate::steer::{Pinned, Spot, Steer};
 use crate::time::{Instant, Now};
 use crate::world::{Effect, Signal, Snapshot};
@@ -56,7 +58,7 @@ impl Policy {
     /// `seed` feeds the dice (balancing, jitter): the same seed and the same events give the same
     /// decisions.
     pub fn new(plan: Arc<Plan>, ledger: Arc<Ledger>, seed: u64) -> Self {
-        let mut steer = Steer::new(seed);
+        let mut steer = Steer::new(Arc::clone(&ledger.boards), seed);
         Self {
             plan: steer.pin(plan),
             ledger,
@@ -116,7 +118,8 @@ impl Policy {
             (Phase::Misplaced, Event::Arrived) => {
                 over(flight, Answer::problem(405, "route.method"))
             }
-            (Phase::Calling, Event::Responded { .. }) => {
+            (Phase::Calling, Event::Responded { status }) => {
+                self.responded(now, facts, flight, status);
                 flight.phase = Phase::Over;
                 Decision::Relay
             }
@@ -141,7 +144,7 @@ impl Policy {
         let now = self.forward(now);
         debug_assert!(self.in_flight > 0, "a flight of another worker");
         self.in_flight = self.in_flight.saturating_sub(1);
-        settle(&mut flight);
+        self.leave(now, &mut flight, ending.finish);
         if let Some(route) = flight.route {
             let plan = Rc::clone(&flight.plan);
             self.chain.end(&self.ledger, &plan.rules, route, &mut flight);
@@ -164,10 +167,19 @@ impl Policy {
         }
     }
 
-    /// News from outside. Nothing that decides listens to any yet.
-    pub fn signal(&mut self, _now: Now, signal: Signal<'_>) {
+    /// News from outside.
+    pub fn signal(&mut self, now: Now, signal: Signal<'_>) {
+        let now = self.forward(now);
         match signal {
-            Signal::Tick | Signal::Members { .. } | Signal::Pressure { .. } => {}
+            Signal::Tick => {
+                let plan = Rc::clone(&self.plan);
+                self.steer.tick(&plan, now.at);
+            }
+            Signal::Force { breaker, force } => {
+                self.ledger.force(breaker, now.at, force);
+            }
+            // Nothing that decides listens to these yet.
+            Signal::Members { .. } | Signal::Pressure { .. } => {}
         }
     }
 
@@ -232,17 +244,20 @@ impl Policy {
         failure: Failure,
         repeatable: bool,
     ) -> Decision {
-        let failed = settle(flight);
+        let failed = stand(flight);
         let plan = Rc::clone(&flight.plan);
         let (Some(failed), Some((_, route))) = (failed, routed(&plan, flight)) else {
             return over(flight, Answer::problem(500, "event.unexpected"));
         };
+        let Attempt { spot, permits, .. } = failed;
         let remedy = remedy(failure, repeatable, flight.tries.refreshed);
+        if remedy == Remedy::Refresh {
+            flight.tries.refreshed = true;
+            return self.send(now, flight, route, spot, permits, true);
+        }
+        self.steer.judge(&plan, spot, permits, Outcome::Failed(failure), now.at);
         match remedy {
-            Remedy::Refresh => {
-                flight.tries.refreshed = true;
-                return self.send(now, flight, route, failed, true);
-            }
+            Remedy::Refresh => {}
             Remedy::GiveUp(answer) => return over(flight, answer),
             Remedy::Elsewhere(answer) | Remedy::Again(answer) => {
                 if flight.tries.retries >= route.retries_max {
@@ -251,8 +266,8 @@ impl Policy {
             }
         }
         flight.tries.retries += 1;
-        flight.tries.fail(failed.endpoint);
-        self.call(now, flight, route, failed.upstream, remedy)
+        flight.tries.fail(spot.endpoint);
+        self.call(now, flight, route, spot.upstream, remedy)
     }
 
     /// Sends it to an endpoint of the upstream, or answers as the remedy says when there is none.
@@ -269,9 +284,51 @@ impl Policy {
             Remedy::Elsewhere(answer) | Remedy::GiveUp(answer) => (false, answer),
             Remedy::Refresh => (false, Answer::problem(502, "upstream.closed")),
         };
-        match self.steer.place(&flight.plan, id, &flight.tries, again) {
-            Some(spot) => self.send(now, flight, route, spot, false),
-            None => over(flight, otherwise),
+        let plan = Rc::clone(&flight.plan);
+        let upstream = match self.steer.enter(&plan, id, now.at) {
+            Ok(permit) => permit,
+            Err(refusal) => {
+                let (filter, rule, left) = ("breaker", None, None);
+                flight.trail.push(Step { filter, rule, passed: false, left });
+                let first = flight.tries.calls == 0;
+                let wait = refusal.wait.clamp(OPEN_WAIT_MIN, OPEN_WAIT_MAX);
+                let open = Answer::problem(503, "upstream.open");
+                let open = Answer { retry_after: Some(wait), ..open };
+                return over(flight, if first { open } else { otherwise });
+            }
+        };
+        match self.steer.place(&plan, id, &flight.tries, again, now.at) {
+            Some((spot, endpoint)) => {
+                let permits = Permits { upstream, endpoint };
+                self.send(now, flight, route, spot, permits, false)
+            }
+            None => {
+                let nowhere = Spot { upstream: id, endpoint: u16::MAX };
+                let permits = Permits { upstream, endpoint: None };
+                self.steer.judge(&plan, nowhere, permits, Outcome::Nothing, now.at);
+                over(flight, otherwise)
+            }
+        }
+    }
+
+    /// The breakers hear how it went, by what is known with the head.
+    fn responded(&mut self, now: Now, facts: &Facts<'_>, flight: &mut Flight, status: u16) {
+        let plan = Rc::clone(&flight.plan);
+        let Some(attempt) = &mut flight.attempt else { return };
+        let permits = core::mem::take(&mut attempt.permits);
+        attempt.judged = permits.eras();
+        let took = now.at.since(attempt.sent);
+        let outcome = Outcome::Responded { status, took, timed: timed(facts.body) };
+        self.steer.judge(&plan, attempt.spot, permits, outcome, now.at);
+    }
+
+    /// The request leaves its endpoint, if it is at one.
+    fn leave(&mut self, now: Now, flight: &mut Flight, finish: Finish) {
+        let Some(Attempt { spot, permits, judged, .. }) = stand(flight) else { return };
+        let plan = Rc::clone(&flight.plan);
+        self.steer.judge(&plan, spot, permits, Outcome::Nothing, now.at);
+        if finish == Finish::UpstreamCut {
+            self.steer.retract(&plan, spot, judged, now.at);
         }
     }
 
@@ -281,22 +338,21 @@ impl Policy {
         flight: &mut Flight,
         route: &Route,
         spot: Spot,
+        permits: Permits,
         fresh: bool,
     ) -> Decision {
         let deadline = flight.arrived + route.timeout;
         let left = deadline.since(now.at);
-        if left.is_zero() {
-            return over(flight, Answer::problem(504, "request.timeout"));
-        }
         let plan = Rc::clone(&flight.plan);
-        let (Some(upstream), Some(endpoint)) = (plan.upstream(spot.upstream), plan.endpoint(spot))
-        else {
-            return over(flight, Answer::problem(503, "upstream.none"));
+        let there = (plan.upstream(spot.upstream), plan.endpoint(spot));
+        let (Some(upstream), Some(endpoint), false) = (there.0, there.1, left.is_zero()) else {
+            self.steer.judge(&plan, spot, permits, Outcome::Nothing, now.at);
+            return over(flight, Answer::problem(504, "request.timeout"));
         };
         flight.phase = Phase::Calling;
         flight.tries.calls = flight.tries.calls.saturating_add(1);
         flight.tries.last = Some(spot);
-        flight.attempt = Some(spot);
+        flight.attempt = Some(Attempt { spot, sent: now.at, permits, judged: [None; 2] });
         plan.sit(spot);
         Decision::Call(Call {
             upstream: spot.upstream,
@@ -315,12 +371,16 @@ fn routed<'a>(plan: &'a Plan, flight: &Flight) -> Option<(RouteId, &'a Route)> {
     Some((id, plan.route(id)?))
 }
 
-/// The attempt, if there is one, has left its endpoint.
-fn settle(flight: &mut Flight) -> Option<Spot> {
-    let spot = flight.attempt.take()?;
-    flight.plan.stand(spot);
-    Some(spot)
+/// The attempt, if there is one, has left its endpoint; its permits are yet to be given back.
+fn stand(flight: &mut Flight) -> Option<Attempt> {
+    let attempt = flight.attempt.take()?;
+    flight.plan.stand(attempt.spot);
+    Some(attempt)
 }
+
+/// What a client is told to wait at an open breaker, in bounds.
+const OPEN_WAIT_MIN: Duration = Duration::from_secs(1);
+const OPEN_WAIT_MAX: Duration = Duration::from_secs(300);
 
 fn over(flight: &mut Flight, answer: Answer) -> Decision {
     flight.phase = Phase::Over;

@@ -11,6 +11,7 @@ use crate::admit::rate_limit::Limits;
 use crate::draft::Balance;
 use crate::facts::Facts;
 use crate::route::Table;
+use crate::steer::guard::Resilience;
 
 macro_rules! id {
     ($($(#[$doc:meta])* $name:ident: $int:ty)*) => {$(
@@ -122,6 +123,7 @@ pub struct Upstream {
     pub keepalive: Duration,
     pub(crate) spread: Spread,
     pub(crate) timeouts: Timeouts,
+    pub(crate) resilience: Resilience,
 }
 
 /// How requests are spread over the endpoints, worked out ahead.

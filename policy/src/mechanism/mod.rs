@@ -1,5 +1,7 @@
 //! Arithmetic and time; nothing of HTTP.
 
+pub(crate) mod breaker;
 pub mod dice;
 pub(crate) mod gcra;
 pub(crate) mod ranges;
+pub(crate) mod window;

@@ -10,6 +10,7 @@ use crate::admit::concurrency::ConcurrencySpec;
 use crate::admit::rate_limit::LimitSpec;
 use crate::admit::size::SizeSpec;
 use crate::decision::{Decision, Event, Failure};
+use crate::draft::breaker::BreakerSpec;
 use crate::draft::{
     Balance, Draft, HeaderSpec, RouteSpec, ServerSpec, TimeoutSpec, UpstreamSpec, WhereSpec,
 };
@@ -99,6 +100,12 @@ fn plan(matches: &str) -> Option<Plan> {
         connections: None,
         keepalive: None,
         timeout: TimeoutSpec::default(),
+        breaker: Some(BreakerSpec {
+            min_requests: Some(3),
+            probes: Some(2),
+            ..BreakerSpec::default()
+        }),
+        eject: None,
     };
     let route = RouteSpec {
         matches: matches.to_owned(),
