@@ -7,7 +7,6 @@ use crate::admit::Rules;
 use crate::admit::rate_limit::Limits;
 use crate::draft::breaker::{BreakerSpec, EjectSpec};
 use crate::draft::{Draft, RedirectSpec, RespondSpec, RouteSpec, ServerSpec, UpstreamSpec};
-use crate::flight::Tries;
 use crate::header;
 use crate::plan::{
     Endpoint, EndpointKey, Plan, Problem, Reply, ReplyId, Rewrite, Route, RouteKey, Spread, Target,
@@ -23,7 +22,6 @@ const IDLE: Duration = Duration::from_secs(60);
 const KEEPALIVE: Duration = Duration::from_secs(30);
 const ROUTE_TIMEOUT: Duration = Duration::from_secs(10);
 const CONNECTIONS: u32 = 64;
-const RETRIES: u8 = 1;
 
 pub(crate) fn compile(draft: Draft) -> Result<Plan, Vec<Problem>> {
     let mut work = Work::default();
@@ -166,11 +164,8 @@ impl Work {
 
     fn route(&mut self, name: String, key: RouteKey, spec: RouteSpec, path: &str) -> Option<Route> {
         let timeout = self.span(&format!("{path}.timeout"), spec.timeout);
-        if usize::from(spec.retries.unwrap_or(0)) > Tries::FAILED_MAX {
-            let hint = format!("at most {}", Tries::FAILED_MAX);
-            let message = format!("{} retries", spec.retries.unwrap_or(0));
-            self.problem(&format!("{path}.retries"), message, &hint);
-        }
+        let retry = spec.retries.unwrap_or_default();
+        let retry = retry.compile(&format!("{path}.retries"), &mut self.problems);
         for (key, prefix) in
             [("strip_prefix", &spec.strip_prefix), ("add_prefix", &spec.add_prefix)]
         {
@@ -194,14 +189,7 @@ impl Work {
             ),
         };
         let target = self.target(spec.to, spec.redirect, spec.respond, path)?;
-        Some(Route {
-            name,
-            key,
-            rewrite,
-            target,
-            timeout: timeout.unwrap_or(ROUTE_TIMEOUT),
-            retries_max: spec.retries.unwrap_or(RETRIES),
-        })
+        Some(Route { name, key, rewrite, target, timeout: timeout.unwrap_or(ROUTE_TIMEOUT), retry })
     }
 
     fn target(

@@ -2,6 +2,7 @@
 //! TOML; `Plan::compile` turns it into what is meant.
 
 pub mod breaker;
+pub mod retry;
 
 use core::fmt;
 use core::str::FromStr;
@@ -14,6 +15,7 @@ use serde::{Deserialize, Deserializer};
 use crate::admit::Specs;
 use crate::admit::rate_limit::LimitSpec;
 use crate::draft::breaker::{BreakerSpec, EjectSpec};
+use crate::draft::retry::RetrySpec;
 use crate::unit::{BadUnit, Network, Span, two_lines};
 
 /// Everything about decisions, by name. Names are what logs, metrics and the console use.
@@ -105,8 +107,9 @@ pub struct RouteSpec {
     pub respond: Option<RespondSpec>,
     /// Until the response's head has come, over all tries. Default 10s.
     pub timeout: Option<Span>,
-    /// How often a request that was never sent is tried again elsewhere. Default 1, at most 8.
-    pub retries: Option<u8>,
+    /// How often a request that was never sent is tried again elsewhere, or a table that also says
+    /// what else is tried again. Default 1, at most 8.
+    pub retries: Option<RetrySpec>,
     /// Taken off the front of the path, on a segment boundary.
     pub strip_prefix: Option<String>,
     /// Put in front of the path, after stripping.

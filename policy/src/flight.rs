@@ -33,6 +33,8 @@ pub struct Flight {
     pub(crate) violated: Option<u16>,
     pub(crate) body_bytes_max: Option<u64>,
     pub(crate) answer: Option<Answer>,
+    /// What becomes of it when it cannot be tried again after all.
+    pub(crate) otherwise: Otherwise,
     pub(crate) trail: Trail,
 }
 
@@ -42,7 +44,7 @@ pub struct Flight {
 /// New ──Arrived──► (filters) ──► Calling ──Responded──► Over
 ///                   │    ▲          │ ▲ │
 ///                   ▼    │Learned   └─┘ └──Failed, no more tries──► Over
-///                  Asking           Failed, tried again
+///                  Asking           Failed, tried again: at once, or after Waiting
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Phase {
@@ -51,7 +53,17 @@ pub(crate) enum Phase {
     Misplaced,
     Asking,
     Calling,
+    /// Before a retry.
+    Waiting,
     Over,
+}
+
+/// What the client gets when a retry comes to nothing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Otherwise {
+    Answer(Answer),
+    /// The response that was not good enough: the engine still has it.
+    Relay,
 }
 
 /// One attempt, from the call until the request has left the endpoint.
@@ -228,4 +240,11 @@ pub struct Step {
     pub passed: bool,
     /// What was left after this request (tokens, slots), where the rule counts.
     pub left: Option<u32>,
+}
+
+impl Step {
+    /// What refused it, where no rule counts.
+    pub(crate) const fn refused(filter: &'static str) -> Self {
+        Self { filter, rule: None, passed: false, left: None }
+    }
 }

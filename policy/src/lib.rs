@@ -31,8 +31,9 @@ use std::sync::Arc;
 
 use crate::admit::{Ask, Chain, Verdict};
 use crate::decision::{Answer, Call, Decision, Event, Failure};
-use crate::facts::Facts;
-use crate::flight::{Attempt, Ending, Finish, Flight, Phase, Record, Step, Tries};
+use crate::draft::retry::Retry;
+use crate::facts::{Body, Facts};
+use crate::flight::{Attempt, Ending, Finish, Flight, Otherwise, Phase, Record, Step, Tries};
 use crate::ledger::Ledger;
 use crate::plan::{Plan, Route, RouteId, Target, UpstreamId};
 use crate::recover::{Remedy, idempotent, remedy};
@@ -98,6 +99,7 @@ impl Policy {
             violated: None,
             body_bytes_max: None,
             answer: None,
+            otherwise: Otherwise::Answer(Answer::problem(503, "upstream.none")),
             trail: flight::Trail::default(),
         }
     }
@@ -119,16 +121,20 @@ impl Policy {
                 over(flight, Answer::problem(405, "route.method"))
             }
             (Phase::Calling, Event::Responded { status }) => {
-                self.responded(now, facts, flight, status);
-                flight.phase = Phase::Over;
-                Decision::Relay
+                self.responded(now, facts, flight, status)
             }
             (Phase::Calling, Event::Failed { failure, replayable }) => {
                 self.recover(now, flight, failure, replayable && idempotent(facts.method))
             }
+            (Phase::Waiting, Event::Woke) => self.woke(now, flight),
             // A caller that brings an event out of order is told so, and the request is over.
             (
-                Phase::New | Phase::Misplaced | Phase::Asking | Phase::Calling | Phase::Over,
+                Phase::New
+                | Phase::Misplaced
+                | Phase::Asking
+                | Phase::Calling
+                | Phase::Waiting
+                | Phase::Over,
                 Event::Arrived
                 | Event::Learned
                 | Event::Responded { .. }
@@ -227,8 +233,10 @@ impl Policy {
     fn proceed(&mut self, now: Now, flight: &mut Flight, route: &Route) -> Decision {
         let (reply, code) = match route.target {
             Target::Upstream(id) => {
-                let none = Answer::problem(503, "upstream.none");
-                return self.call(now, flight, route, id, Remedy::Again(none));
+                if let Some(guard) = flight.plan.guard(id) {
+                    guard.asked(now.at);
+                }
+                return self.call(now, flight, route, id, Reach::Others);
             }
             Target::Redirect(reply) => (reply, "route.redirect"),
             Target::Respond(reply) => (reply, "route.respond"),
@@ -256,70 +264,121 @@ impl Policy {
             return self.send(now, flight, route, spot, permits, true);
         }
         self.steer.judge(&plan, spot, permits, Outcome::Failed(failure), now.at);
-        match remedy {
-            Remedy::Refresh => {}
-            Remedy::GiveUp(answer) => return over(flight, answer),
-            Remedy::Elsewhere(answer) | Remedy::Again(answer) => {
-                if flight.tries.retries >= route.retries_max {
-                    return over(flight, answer);
-                }
+        let (reach, answer) = match remedy {
+            Remedy::Elsewhere(answer) => (Reach::Others, answer),
+            Remedy::Again(answer) => (Reach::AllWithinBudget, answer),
+            Remedy::GiveUp(answer) => {
+                flight.otherwise = Otherwise::Answer(answer);
+                return match repeatable && route.retry.on.failed(failure) == Some(true) {
+                    true => self.wait(now, flight, route, spot),
+                    false => over(flight, answer),
+                };
             }
+            Remedy::Refresh => return over(flight, Answer::problem(500, "event.unexpected")),
+        };
+        flight.otherwise = Otherwise::Answer(answer);
+        if flight.tries.retries >= route.retry.max {
+            return over(flight, answer);
         }
         flight.tries.retries += 1;
         flight.tries.fail(spot.endpoint);
-        self.call(now, flight, route, spot.upstream, remedy)
+        self.call(now, flight, route, spot.upstream, reach)
     }
 
-    /// Sends it to an endpoint of the upstream, or answers as the remedy says when there is none.
+    /// Before it is sent again, a moment passes, and the budget must allow it.
+    fn wait(&mut self, now: Now, flight: &mut Flight, route: &Route, spot: Spot) -> Decision {
+        let number = flight.tries.retries.saturating_add(1);
+        let until = now.at + self.steer.jitter(Retry::backoff(number));
+        if number > route.retry.max || until >= flight.arrived + route.timeout {
+            return give_up(flight);
+        }
+        if !within_budget(now, flight, route, spot.upstream) {
+            return give_up(flight);
+        }
+        flight.tries.retries = number;
+        flight.tries.fail(spot.endpoint);
+        flight.phase = Phase::Waiting;
+        Decision::Wait(until)
+    }
+
+    fn woke(&mut self, now: Now, flight: &mut Flight) -> Decision {
+        let plan = Rc::clone(&flight.plan);
+        let (Some(spot), Some((_, route))) = (flight.tries.last, routed(&plan, flight)) else {
+            return over(flight, Answer::problem(500, "event.unexpected"));
+        };
+        self.call(now, flight, route, spot.upstream, Reach::All)
+    }
+
+    /// Sends it to an endpoint of the upstream; when there is none, what was to be otherwise.
     fn call(
         &mut self,
         now: Now,
         flight: &mut Flight,
         route: &Route,
         id: UpstreamId,
-        remedy: Remedy,
+        reach: Reach,
     ) -> Decision {
-        let (again, otherwise) = match remedy {
-            Remedy::Again(answer) => (true, answer),
-            Remedy::Elsewhere(answer) | Remedy::GiveUp(answer) => (false, answer),
-            Remedy::Refresh => (false, Answer::problem(502, "upstream.closed")),
-        };
         let plan = Rc::clone(&flight.plan);
         let upstream = match self.steer.enter(&plan, id, now.at) {
             Ok(permit) => permit,
             Err(refusal) => {
-                let (filter, rule, left) = ("breaker", None, None);
-                flight.trail.push(Step { filter, rule, passed: false, left });
-                let first = flight.tries.calls == 0;
-                let wait = refusal.wait.clamp(OPEN_WAIT_MIN, OPEN_WAIT_MAX);
-                let open = Answer::problem(503, "upstream.open");
-                let open = Answer { retry_after: Some(wait), ..open };
-                return over(flight, if first { open } else { otherwise });
+                flight.trail.push(Step::refused("breaker"));
+                if flight.tries.calls == 0 {
+                    let wait = refusal.wait.clamp(OPEN_WAIT_MIN, OPEN_WAIT_MAX);
+                    let open = Answer::problem(503, "upstream.open");
+                    flight.otherwise =
+                        Otherwise::Answer(Answer { retry_after: Some(wait), ..open });
+                }
+                return give_up(flight);
             }
         };
-        match self.steer.place(&plan, id, &flight.tries, again, now.at) {
-            Some((spot, endpoint)) => {
-                let permits = Permits { upstream, endpoint };
-                self.send(now, flight, route, spot, permits, false)
-            }
-            None => {
-                let nowhere = Spot { upstream: id, endpoint: u16::MAX };
-                let permits = Permits { upstream, endpoint: None };
-                self.steer.judge(&plan, nowhere, permits, Outcome::Nothing, now.at);
-                over(flight, otherwise)
-            }
+        let mut found = self.steer.place(&plan, id, &flight.tries, false, now.at);
+        let all = match reach {
+            Reach::Others => false,
+            Reach::All => found.is_none(),
+            Reach::AllWithinBudget => found.is_none() && within_budget(now, flight, route, id),
+        };
+        if all {
+            found = self.steer.place(&plan, id, &flight.tries, true, now.at);
         }
+        let Some((spot, endpoint)) = found else {
+            let nowhere = Spot { upstream: id, endpoint: u16::MAX };
+            let permits = Permits { upstream, endpoint: None };
+            self.steer.judge(&plan, nowhere, permits, Outcome::Nothing, now.at);
+            return give_up(flight);
+        };
+        self.send(now, flight, route, spot, Permits { upstream, endpoint }, false)
     }
 
-    /// The breakers hear how it went, by what is known with the head.
-    fn responded(&mut self, now: Now, facts: &Facts<'_>, flight: &mut Flight, status: u16) {
+    /// The breakers hear how it went, by what is known with the head; and it may not be good
+    /// enough to be passed on.
+    fn responded(
+        &mut self,
+        now: Now,
+        facts: &Facts<'_>,
+        flight: &mut Flight,
+        status: u16,
+    ) -> Decision {
         let plan = Rc::clone(&flight.plan);
-        let Some(attempt) = &mut flight.attempt else { return };
-        let permits = core::mem::take(&mut attempt.permits);
-        attempt.judged = permits.eras();
-        let took = now.at.since(attempt.sent);
-        let outcome = Outcome::Responded { status, took, timed: timed(facts.body) };
-        self.steer.judge(&plan, attempt.spot, permits, outcome, now.at);
+        if let Some(attempt) = &mut flight.attempt {
+            let permits = core::mem::take(&mut attempt.permits);
+            attempt.judged = permits.eras();
+            let took = now.at.since(attempt.sent);
+            let outcome = Outcome::Responded { status, took, timed: timed(facts.body) };
+            self.steer.judge(&plan, attempt.spot, permits, outcome, now.at);
+        }
+        if let Some((_, route)) = routed(&plan, flight)
+            && route.retry.on.status(status)
+            && flight.tries.retries < route.retry.max
+            && facts.body == Body::Empty
+            && idempotent(facts.method)
+            && let Some(Attempt { spot, .. }) = stand(flight)
+        {
+            flight.otherwise = Otherwise::Relay;
+            return self.wait(now, flight, route, spot);
+        }
+        flight.phase = Phase::Over;
+        Decision::Relay
     }
 
     /// The request leaves its endpoint, if it is at one.
@@ -354,12 +413,14 @@ impl Policy {
         flight.tries.last = Some(spot);
         flight.attempt = Some(Attempt { spot, sent: now.at, permits, judged: [None; 2] });
         plan.sit(spot);
+        let bounds = [upstream.timeouts.first_byte, route.retry.per_try];
+        let first_byte = bounds.into_iter().flatten().min();
         Decision::Call(Call {
             upstream: spot.upstream,
             endpoint: endpoint.key,
             fresh,
             connect: upstream.timeouts.connect,
-            first_byte: upstream.timeouts.first_byte.unwrap_or(left),
+            first_byte: first_byte.unwrap_or(left),
             idle: upstream.timeouts.idle,
             deadline,
         })
@@ -376,6 +437,36 @@ fn stand(flight: &mut Flight) -> Option<Attempt> {
     let attempt = flight.attempt.take()?;
     flight.plan.stand(attempt.spot);
     Some(attempt)
+}
+
+/// Where a request may go.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Reach {
+    /// Endpoints that have not failed it.
+    Others,
+    /// When there is none, any.
+    All,
+    AllWithinBudget,
+}
+
+/// Whether one more retry is within the budget of the upstream, over all workers.
+fn within_budget(now: Now, flight: &mut Flight, route: &Route, id: UpstreamId) -> bool {
+    let guard = flight.plan.guard(id);
+    let within = guard.is_none_or(|guard| guard.spend(now.at, route.retry.budget));
+    if !within {
+        flight.trail.push(Step::refused("retry"));
+    }
+    within
+}
+
+fn give_up(flight: &mut Flight) -> Decision {
+    match flight.otherwise {
+        Otherwise::Answer(answer) => over(flight, answer),
+        Otherwise::Relay => {
+            flight.phase = Phase::Over;
+            Decision::Relay
+        }
+    }
 }
 
 /// What a client is told to wait at an open breaker, in bounds.

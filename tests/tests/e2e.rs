@@ -37,6 +37,8 @@ mod papers;
 mod pipelining;
 #[path = "e2e/proxying.rs"]
 mod proxying;
+#[path = "e2e/resilience.rs"]
+mod resilience;
 #[path = "e2e/reuse.rs"]
 mod reuse;
 #[path = "e2e/routing.rs"]

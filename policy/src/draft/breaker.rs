@@ -49,6 +49,9 @@ pub(crate) struct Failures {
 }
 
 impl Failures {
+    pub(crate) const NONE: Self =
+        Self { connect: false, timeout: false, reset: false, statuses: [0; 4] };
+
     pub(crate) fn failed(&self, failure: Failure) -> Option<bool> {
         match failure {
             // Our own bound says nothing about the server.
@@ -71,7 +74,7 @@ impl Failures {
 
     /// The first word that means nothing is an error.
     pub(crate) fn read(words: &[String]) -> Result<Self, usize> {
-        let mut all = Self { connect: false, timeout: false, reset: false, statuses: [0; 4] };
+        let mut all = Self::NONE;
         for (i, word) in words.iter().enumerate() {
             match word.as_str() {
                 "connect" => all.connect = true,
@@ -96,7 +99,7 @@ impl Failures {
 impl Default for Failures {
     /// Not 501 or 505: they are about the request, not about how the server is.
     fn default() -> Self {
-        let mut all = Self { connect: true, timeout: true, reset: true, statuses: [0; 4] };
+        let mut all = Self { connect: true, timeout: true, reset: true, ..Self::NONE };
         [500, 502, 503, 504].into_iter().for_each(|status| all.set(status));
         all
     }

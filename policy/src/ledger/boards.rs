@@ -9,6 +9,7 @@ use core::sync::atomic::AtomicU64;
 use core::sync::atomic::Ordering::{Acquire, SeqCst};
 
 use crate::mechanism::breaker::Board;
+use crate::mechanism::window::Window;
 
 /// Keys of a process, over all reloads.
 pub(crate) const BOARDS_MAX: usize = 8192;
@@ -18,12 +19,14 @@ const NOBODY: u64 = 0;
 #[derive(Debug)]
 pub(crate) struct Boards(Box<[Slot]>);
 
-/// Two lines of the cache, shared with no other board.
+/// Whole lines of the cache, shared with no other board.
 #[derive(Debug, Default)]
 #[repr(align(128))]
 struct Slot {
     key: AtomicU64,
     board: Board,
+    /// Requests, and retries as what is bad of them.
+    budget: Window,
 }
 
 /// A board that exists.
@@ -56,6 +59,10 @@ impl Boards {
 
     pub(crate) fn at(&self, id: BoardId) -> &Board {
         &self.0[id.0].board
+    }
+
+    pub(crate) fn budget(&self, id: BoardId) -> &Window {
+        &self.0[id.0].budget
     }
 
     fn walk(&self, key: u64) -> impl Iterator<Item = BoardId> {

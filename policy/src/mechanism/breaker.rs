@@ -21,10 +21,13 @@
 //! the era it was given in, so nothing that was begun before a change is held against what came
 //! after.
 
+mod word;
+
 use core::sync::atomic::AtomicU64;
 use core::sync::atomic::Ordering::{Acquire, Relaxed, SeqCst};
 use core::time::Duration;
 
+use crate::mechanism::breaker::word::{ATTEMPT_MAX, PROBING, Word, mark};
 use crate::mechanism::dice::Dice;
 use crate::mechanism::window::{Counts, Era, Local, Window};
 use crate::time::{Instant, nanos};
@@ -494,88 +497,11 @@ fn share(age: Duration, rule: &Rule) -> u64 {
     }
 }
 
-/// One word: state 2 bits, openings 4, probes issued 6, good 6, era 10, mark 36. The mark is the
-/// end of an open or probing time, and the beginning of a closed or recovering one.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Word {
-    state: State,
-    attempt: u8,
-    issued: u8,
-    good: u8,
-    era: Era,
-    mark: u64,
-}
-
-/// A mark counts units of 2^20 ns, about a millisecond, and comes again after two years.
-const MARK_SHIFT: u32 = 20;
-const MARK_MASK: u64 = (1 << 36) - 1;
-const ATTEMPT_MAX: u8 = 15;
 /// The end of the ramp.
 const DONE: u64 = u64::MAX;
-/// Probing lasts this long at most; a request's own time is shorter.
-const PROBING: Duration = Duration::from_secs(30);
 /// Openings are forgotten after this long, at least.
 const CALM: Duration = Duration::from_secs(60);
 /// What a request is told to wait that found no probe to be.
 const AGAIN: Duration = Duration::from_secs(1);
 /// No open time is longer.
 const LONGEST: Duration = Duration::from_secs(3600);
-
-impl Word {
-    fn enter(self, state: State, now: Instant, lasts: Duration) -> Self {
-        let mark = mark(now + lasts);
-        Self { state, issued: 0, good: 0, era: self.era.next(), mark, attempt: self.attempt }
-    }
-
-    /// Until the mark; None when it has passed.
-    fn left(self, now: Instant, rule: &Rule) -> Option<Duration> {
-        self.left_at_most(now, rule.open_max.max(PROBING))
-    }
-
-    /// A mark that is further away than any can be has long passed.
-    fn left_at_most(self, now: Instant, most: Duration) -> Option<Duration> {
-        let left = self.mark.wrapping_sub(now.as_nanos() >> MARK_SHIFT) & MARK_MASK;
-        let left = Duration::from_nanos(left << MARK_SHIFT);
-        (!left.is_zero() && left <= most + SLACK).then_some(left)
-    }
-
-    /// Since the mark.
-    fn age(self, now: Instant) -> Duration {
-        let age = (now.as_nanos() >> MARK_SHIFT).wrapping_sub(self.mark) & MARK_MASK;
-        // A worker whose clock is behind sees it begin in the future.
-        if age > MARK_MASK / 2 { Duration::ZERO } else { Duration::from_nanos(age << MARK_SHIFT) }
-    }
-
-    fn pack(self) -> u64 {
-        let Self { state, attempt, issued, good, era, mark } = self;
-        let counts = u64::from(attempt) << 2 | u64::from(issued) << 6 | u64::from(good) << 12;
-        state as u64 | counts | era.bits() << 18 | mark << 28
-    }
-
-    #[expect(clippy::cast_possible_truncation, reason = "masked to the bits of each")]
-    fn unpack(word: u64) -> Self {
-        let part = |shift: u32, bits: u32| ((word >> shift) & ((1 << bits) - 1)) as u8;
-        let state = match word & 3 {
-            0 => State::Closed,
-            1 => State::Open,
-            2 => State::Probing,
-            _ => State::Recovering,
-        };
-        Self {
-            state,
-            attempt: part(2, 4),
-            issued: part(6, 6),
-            good: part(12, 6),
-            era: Era::of(word >> 18),
-            mark: word >> 28,
-        }
-    }
-}
-
-/// Rounded up, so that what it ends never ends early.
-fn mark(at: Instant) -> u64 {
-    (at.as_nanos().div_ceil(1 << MARK_SHIFT)) & MARK_MASK
-}
-
-/// Clocks of workers, and the rounding of marks.
-const SLACK: Duration = Duration::from_secs(1);

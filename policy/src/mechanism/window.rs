@@ -26,7 +26,8 @@ const BATCH: u32 = 32;
 pub(crate) struct Era(u16);
 
 impl Era {
-    pub(crate) const BITS: u32 = 10;
+    pub(crate) const FIRST: Self = Self(0);
+    const BITS: u32 = 10;
     const MASK: u16 = (1 << Self::BITS) - 1;
 
     #[expect(clippy::cast_possible_truncation, reason = "masked to ten bits")]

@@ -11,6 +11,7 @@ use crate::admit::rate_limit::LimitSpec;
 use crate::admit::size::SizeSpec;
 use crate::decision::{Decision, Event, Failure};
 use crate::draft::breaker::BreakerSpec;
+use crate::draft::retry::RetrySpec;
 use crate::draft::{
     Balance, Draft, HeaderSpec, RouteSpec, ServerSpec, TimeoutSpec, UpstreamSpec, WhereSpec,
 };
@@ -114,7 +115,11 @@ fn plan(matches: &str) -> Option<Plan> {
         redirect: None,
         respond: None,
         timeout: None,
-        retries: Some(RETRIES),
+        retries: Some(RetrySpec {
+            max: Some(RETRIES),
+            on: Some(vec!["5xx".to_owned(), "reset".to_owned()]),
+            ..RetrySpec::default()
+        }),
         strip_prefix: None,
         add_prefix: None,
         request_headers: HeaderSpec::default(),

@@ -6,11 +6,16 @@ use std::sync::Arc;
 
 use crate::decision::Failure;
 use crate::draft::breaker::Failures;
+use crate::draft::retry::BUDGET_FLOOR;
 use crate::facts::Body;
 use crate::ledger::boards::{BoardId, Boards};
 use crate::mechanism::breaker::{Board, Outcome, Permit, Rule};
-use crate::mechanism::window::{Era, Local};
+use crate::mechanism::window::{BUCKETS, Counts, Era, Local};
+use crate::time::Instant;
 use crate::unit::Ratio;
+
+/// A budget looks back ten seconds.
+const BUDGET_BUCKET_NS: u64 = 1_000_000_000;
 
 /// What an upstream's plan says about failing.
 #[derive(Debug, Default)]
@@ -39,17 +44,50 @@ pub(crate) struct Guard {
     boards: Arc<Boards>,
     id: BoardId,
     pub(crate) local: Local,
+    /// Requests that the node's budget does not know of yet.
+    asked: Local,
 }
 
 impl Guard {
     /// None when there is no room for its board.
     pub(crate) fn new(boards: &Arc<Boards>, key: u64) -> Option<Rc<Self>> {
         let id = boards.place(key)?;
-        Some(Rc::new(Self { boards: Arc::clone(boards), id, local: Local::default() }))
+        Some(Rc::new(Self {
+            boards: Arc::clone(boards),
+            id,
+            local: Local::default(),
+            asked: Local::default(),
+        }))
     }
 
     pub(crate) fn board(&self) -> &Board {
         self.boards.at(self.id)
+    }
+
+    /// One more request, of which a part may be retried.
+    pub(crate) fn asked(&self, now: Instant) {
+        self.asked.good(self.boards.budget(self.id), Era::FIRST, now, BUDGET_BUCKET_NS);
+    }
+
+    /// Whether one more retry is within the budget; if so, it is spent. Workers that ask at the
+    /// same instant may go over it by one each.
+    pub(crate) fn spend(&self, now: Instant, budget: Ratio) -> bool {
+        let window = self.boards.budget(self.id);
+        self.asked.hand_over(window);
+        let bucket = now.as_nanos() / BUDGET_BUCKET_NS;
+        let Counts { total, bad, .. } = window.sum(Era::FIRST, bucket);
+        let most =
+            u64::from(total) * u64::from(budget.0) / 1_000_000 + BUDGET_FLOOR * u64::from(BUCKETS);
+        let within = u64::from(bad) < most;
+        if within {
+            window.add(Era::FIRST, bucket, Counts { total: 0, bad: 1, slow: 0 });
+        }
+        within
+    }
+
+    /// Hands the requests over that were counted here.
+    pub(crate) fn tick(&self) {
+        self.asked.hand_over(self.boards.budget(self.id));
     }
 }
 

@@ -4,6 +4,7 @@ pub(crate) mod guard;
 pub(crate) mod order;
 
 use core::cell::Cell;
+use core::time::Duration;
 use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -16,7 +17,7 @@ use crate::mechanism::dice::Dice;
 use crate::mechanism::window::Era;
 use crate::plan::{Endpoint, EndpointKey, Plan, Upstream, UpstreamId, UpstreamKey};
 use crate::steer::guard::{Eject, Guard, Permits, Verdict};
-use crate::time::Instant;
+use crate::time::{Instant, nanos};
 
 /// One worker's hold on the shared plan, with this worker's own memory of the plan's endpoints
 /// looked up ahead. Flights clone the worker's `Rc<Pinned>`, so pinning a plan touches no cache
@@ -28,7 +29,7 @@ pub(crate) struct Pinned {
     seats: Box<[Rc<Seats>]>,
     /// Of every upstream: how far round robin has come.
     turns: Box<[Rc<Cell<usize>>]>,
-    /// Of every upstream that has a breaker.
+    /// Of every upstream, as long as there is room.
     guards: Box<[Option<Rc<Guard>>]>,
     /// Of every endpoint that may be taken out.
     wards: Box<[Option<Rc<Guard>>]>,
@@ -87,7 +88,7 @@ impl Steer {
         let (mut guards, mut wards) = (Vec::new(), Vec::new());
         for upstream in plan.upstreams() {
             let resilience = &upstream.resilience;
-            guards.push(resilience.breaker.as_ref().and_then(|_| guard(upstream.key.0)));
+            guards.push(guard(upstream.key.0));
             wards.extend(
                 upstream
                     .endpoints
@@ -121,6 +122,25 @@ impl Steer {
     /// An endpoint that has not failed this flight, or, when there is none and `again`, any; with
     /// leave of its breaker, if it has one.
     pub(crate) fn place(
+        &mut self,
+        plan: &Pinned,
+        id: UpstreamId,
+        tries: &Tries,
+        again: bool,
+        now: Instant,
+    ) -> Option<(Spot, Option<Permit>)> {
+        let turn = plan.turns.get(id.index())?;
+        let stood = turn.get();
+        let found = self.find(plan, id, tries, again, now);
+        if tries.calls > 0 {
+            // With two servers, a retry that took a turn would send every request to the worse
+            // one first.
+            turn.set(stood);
+        }
+        found
+    }
+
+    fn find(
         &mut self,
         plan: &Pinned,
         id: UpstreamId,
@@ -189,6 +209,11 @@ impl Steer {
         guard.board().admit(&mut judge, throw).map(Some)
     }
 
+    /// Any time up to that.
+    pub(crate) fn jitter(&mut self, most: Duration) -> Duration {
+        Duration::from_nanos(self.dice.below(nanos(most)))
+    }
+
     /// What an attempt came to, for the breakers that gave it leave.
     pub(crate) fn judge(
         &mut self,
@@ -242,6 +267,9 @@ impl Steer {
     pub(crate) fn tick(&mut self, plan: &Pinned, now: Instant) {
         for (id, upstream) in (0_u32..).zip(plan.upstreams()) {
             let id = UpstreamId(id);
+            if let Some(guard) = plan.guard(id) {
+                guard.tick();
+            }
             if let Some((guard, breaker)) = plan.breaker(id) {
                 let mut judge = Judge { rule: &breaker.rule, now, dice: &mut self.dice };
                 guard.board().tick(&mut judge, &guard.local, &|| true);
@@ -348,8 +376,12 @@ impl Sound<'_> {
 }
 
 impl Pinned {
+    pub(crate) fn guard(&self, id: UpstreamId) -> Option<&Guard> {
+        self.guards.get(id.index())?.as_deref()
+    }
+
     fn breaker(&self, id: UpstreamId) -> Option<(&Guard, &guard::Breaker)> {
-        let guard = self.guards.get(id.index())?.as_deref()?;
+        let guard = self.guard(id)?;
         Some((guard, self.upstream(id)?.resilience.breaker.as_ref()?))
     }
 
