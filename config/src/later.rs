@@ -98,10 +98,6 @@ const LATER: &[Later] = &[
         look: Some(read::<Health>),
         ..later(Pattern::Named("upstream", "health"), "checking the health of servers")
     },
-    Later {
-        look: Some(read::<Breaker>),
-        ..later(Pattern::Named("upstream", "breaker"), "a circuit breaker")
-    },
     later(Pattern::Named("route", "auth"), "authentication"),
     later(Pattern::Named("route", "allow"), "authorization"),
     Later {
@@ -145,16 +141,6 @@ struct Health {
     every: Option<Span>,
     fall: Option<u32>,
     rise: Option<u32>,
-}
-
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-#[expect(dead_code, reason = "read for its mistakes; nothing is done with it yet")]
-struct Breaker {
-    errors: Option<Ratio>,
-    over: Option<Span>,
-    min_requests: Option<u32>,
-    open_for: Option<Span>,
 }
 
 #[derive(Deserialize)]

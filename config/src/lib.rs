@@ -10,6 +10,7 @@ mod check;
 mod diff;
 mod document;
 mod later;
+mod lint;
 mod model;
 mod near;
 mod problem;

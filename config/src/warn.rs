@@ -7,6 +7,7 @@ use sluice_policy::plan::Plan;
 
 use crate::check::NAMED;
 use crate::document::Document;
+use crate::lint;
 use crate::problem::{Problem, Severity};
 use crate::reader::{Depends, Fault};
 use crate::store::StoreTable;
@@ -77,6 +78,9 @@ pub(crate) fn warnings(
     if server.trusted_proxies.iter().any(|network| network.bits() == 0) {
         let message = "every client may claim to be another".to_owned();
         warn("server.trusted_proxies", message, "name the networks of your own proxies");
+    }
+    for (path, message, hint) in lint::findings(document) {
+        warn(&path, message, &hint);
     }
     found.into_iter().map(|fault| document.problem(fault, Severity::Warning)).collect()
 }

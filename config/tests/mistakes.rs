@@ -303,6 +303,70 @@ fn what_deserves_a_second_look_is_a_warning() {
 }
 
 #[test]
+fn what_will_hurt_on_a_bad_night_is_a_warning() {
+    let storm = "a server that fails gets more requests, and nothing stops them";
+    let upstream = "[upstream.a]\nservers = [\"a:1\", \"b:1\"]\n";
+    let route = "[route.r]\nmatch = \"/\"\nto = \"a\"\n";
+    for (of_upstream, of_route, expected) in [
+        ("", "retries = 3", vec![]),
+        ("", "retries = { on = [\"5xx\"] }", vec![storm]),
+        ("breaker = \"classic\"", "retries = { on = [\"5xx\"] }", vec![]),
+        ("eject = \"on\"", "retries = {}", vec![]),
+        ("breaker = { min_requests = 19 }", "", vec!["a share of 19 calls is mostly chance"]),
+        ("breaker = { min_requests = 20 }", "", vec![]),
+        (
+            "eject = { breaker = { min_requests = 2 } }",
+            "",
+            vec!["a share of 2 calls is mostly chance"],
+        ),
+        (
+            "timeout = { connect = \"3s\", first_byte = \"11s\" }",
+            "",
+            vec!["11s never pass: route.r gives up after 10s"],
+        ),
+        (
+            "timeout = { connect = \"3s\" }",
+            "timeout = \"2s\"",
+            vec!["3s never pass: route.r gives up after 2s"],
+        ),
+        (
+            "breaker = \"node\"",
+            "timeout = \"2s\"\nretries = { per_try = \"3s\" }",
+            vec!["3s never pass: route.r gives up after 2s"],
+        ),
+    ] {
+        let text = format!("{upstream}{of_upstream}\n{route}{of_route}\n");
+        let warnings = parse(&text).unwrap().warnings;
+        let found: Vec<&str> = warnings.iter().map(|w| w.message.as_str()).collect();
+        assert_eq!(found, expected, "{text}");
+    }
+}
+
+#[test]
+fn breakers_and_retries_are_refused_where_they_are_wrong() {
+    for (of_upstream, of_route, expected) in [
+        ("breaker = \"fuse\"", "", "3:11 there is no breaker called \"fuse\""),
+        ("breaker = { erors = \"5%\" }", "", "3:13 unknown key `erors`"),
+        ("breaker = { errors = \"0%\" }", "", "3:22 no share to open at"),
+        ("breaker = { probes = 64 }", "", "3:22 out of bounds"),
+        ("breaker = { slow_share = \"5%\" }", "", "3:26 a share of nothing"),
+        ("breaker = { failures = [\"6xx\"] }", "", "3:25 not a kind of failure"),
+        ("eject = \"maybe\"", "", "3:9 \"maybe\" is not a way to take servers out"),
+        ("", "retries = 9", "7:11 9 retries"),
+        ("", "retries = { on = [\"5\"] }", "7:19 not a kind of failure"),
+        ("", "retries = \"often\"", "7:11 "),
+    ] {
+        let text = format!(
+            "[upstream.a]\nservers = [\"a:1\"]\n{of_upstream}\n[route.r]\nmatch = \"/\"\nto = \"a\"\n{of_route}\n"
+        );
+        let problems = parse(&text).unwrap_err();
+        let found: Vec<String> =
+            problems.iter().map(|p| format!("{}:{} {}", p.line, p.column, p.message)).collect();
+        assert!(found.len() == 1 && found[0].starts_with(expected), "{text}\n{found:?}");
+    }
+}
+
+#[test]
 fn a_hundred_problems_are_enough() {
     let servers = vec!["\"x\""; 5000].join(",");
     let problems = parse(&format!("[upstream.app]\nservers = [{servers}]\n")).unwrap_err();

@@ -23,7 +23,9 @@ pub(crate) async fn serve<X: Exchange>(worker: &Rc<Worker>, exchange: &mut X) {
     let sent = loop {
         event = match guard.decide(&exchange.facts(), event) {
             Decision::Call(call) => {
-                response = None;
+                if let Some(refused) = response.take() {
+                    Response::discard(refused, worker);
+                }
                 match upstream::call(worker, exchange, guard.flight(), call).await {
                     Called::Responded(head) => {
                         let status = head.head().status;

@@ -24,6 +24,12 @@ const UPSTREAM: &str = r#"
     rate = "1000000000/s"
 "#;
 
+const GUARDED: &str = r#"
+    servers = ["10.0.0.1:80", "10.0.0.2:80", "10.0.0.3:80"]
+    breaker = { errors = "50%", slow = "500ms", consecutive = 5 }
+    eject = "on"
+"#;
+
 const THREE_FILTERS: &str = r#"
     addresses = { allow = ["10.0.0.0/8", "192.168.0.0/16"], deny = ["10.9.0.0/16"] }
     size = { body = "10MiB" }
@@ -48,11 +54,14 @@ fn decisions(c: &mut Criterion) {
     for i in 0..500 {
         let _ = write!(many, "[route.r{i}]\nmatch = \"GET /v1/r{i}/{{id}}\"\nto = \"a\"\n");
     }
+    let guarded = format!("{filtered}retries = {{ on = [\"5xx\"] }}\n[upstream.b]\n{GUARDED}");
+    let guarded = guarded.replacen("to = \"a\"", "to = \"b\"", 1);
     for (name, routes, clients) in [
         ("bare", bare, 1),
         ("three filters", &filtered, 1),
         ("three filters, 100k clients", &filtered, 100_000),
         ("three filters, 500 routes", &many, 1),
+        ("three filters, breaker and retries", &guarded, 1),
     ] {
         let plan = written::plan(&format!("{UPSTREAM}{routes}"));
         let mut policy = Policy::new(plan, Arc::new(Ledger::new(1 << 20, [3; 16])), 1);

@@ -5,23 +5,23 @@ use std::collections::BTreeMap;
 
 use crate::admit::Rules;
 use crate::admit::rate_limit::Limits;
+use crate::draft::breaker::{BreakerSpec, EjectSpec};
 use crate::draft::{Draft, RedirectSpec, RespondSpec, RouteSpec, ServerSpec, UpstreamSpec};
-use crate::flight::Tries;
 use crate::header;
 use crate::plan::{
     Endpoint, EndpointKey, Plan, Problem, Reply, ReplyId, Rewrite, Route, RouteKey, Spread, Target,
     Timeouts, Upstream, UpstreamId, UpstreamKey,
 };
 use crate::route::{Matcher, Table};
+use crate::steer::guard::{Breaker, Eject, Resilience};
 use crate::steer::order::turn;
-use crate::unit::Span;
+use crate::unit::{Ratio, Span};
 
 const CONNECT: Duration = Duration::from_secs(1);
 const IDLE: Duration = Duration::from_secs(60);
 const KEEPALIVE: Duration = Duration::from_secs(30);
 const ROUTE_TIMEOUT: Duration = Duration::from_secs(10);
 const CONNECTIONS: u32 = 64;
-const RETRIES: u8 = 1;
 
 pub(crate) fn compile(draft: Draft) -> Result<Plan, Vec<Problem>> {
     let mut work = Work::default();
@@ -83,6 +83,8 @@ impl Work {
             first_byte: timeout(self, "first_byte", spec.timeout.first_byte),
             idle: timeout(self, "idle", spec.timeout.idle).unwrap_or(IDLE),
         };
+        let servers = spec.servers.len();
+        let resilience = self.resilience(spec.breaker, spec.eject, servers, &path);
         let endpoints = self.endpoints(&name, spec.servers, &path);
         let weights: Vec<u32> = endpoints.iter().map(|e| e.weight).collect();
         let sums = weights.iter().scan(0, |sum, &weight| {
@@ -104,7 +106,39 @@ impl Work {
             keepalive: spec.keepalive.map_or(KEEPALIVE, |span| span.0),
             spread,
             timeouts,
+            resilience,
         });
+    }
+
+    fn resilience(
+        &mut self,
+        breaker: Option<BreakerSpec>,
+        eject: Option<EjectSpec>,
+        servers: usize,
+        path: &str,
+    ) -> Resilience {
+        let problems = &mut self.problems;
+        let mut compile = |spec: &BreakerSpec, path: &str| {
+            let (rule, failures) = spec.compile(path, problems);
+            Breaker { rule, failures }
+        };
+        let whole = breaker.as_ref().map(|spec| compile(spec, &format!("{path}.breaker")));
+        let (own, max, panic) = match eject {
+            None if breaker.is_some() => (None, None, None),
+            None | Some(EjectSpec::Off) => return Resilience { breaker: whole, eject: None },
+            Some(EjectSpec::On { breaker, max, panic }) => (breaker, max, panic),
+        };
+        let each = own.map(|spec| compile(&spec, &format!("{path}.eject.breaker")));
+        let each = each.or_else(|| whole.clone());
+        let each = each.unwrap_or_else(|| compile(&BreakerSpec::standard(), path));
+        let max = max.unwrap_or(Ratio(500_000)).0.min(1_000_000) as usize;
+        let eject = Eject {
+            breaker: each,
+            out_max: (servers * max / 1_000_000).max(1),
+            panic: panic.unwrap_or(Ratio(500_000)),
+        };
+        // To take out the only one would leave none.
+        Resilience { breaker: whole, eject: (servers > 1).then_some(eject) }
     }
 
     fn endpoints(&mut self, name: &str, servers: Vec<ServerSpec>, path: &str) -> Vec<Endpoint> {
@@ -130,11 +164,8 @@ impl Work {
 
     fn route(&mut self, name: String, key: RouteKey, spec: RouteSpec, path: &str) -> Option<Route> {
         let timeout = self.span(&format!("{path}.timeout"), spec.timeout);
-        if usize::from(spec.retries.unwrap_or(0)) > Tries::FAILED_MAX {
-            let hint = format!("at most {}", Tries::FAILED_MAX);
-            let message = format!("{} retries", spec.retries.unwrap_or(0));
-            self.problem(&format!("{path}.retries"), message, &hint);
-        }
+        let retry = spec.retries.unwrap_or_default();
+        let retry = retry.compile(&format!("{path}.retries"), &mut self.problems);
         for (key, prefix) in
             [("strip_prefix", &spec.strip_prefix), ("add_prefix", &spec.add_prefix)]
         {
@@ -158,14 +189,7 @@ impl Work {
             ),
         };
         let target = self.target(spec.to, spec.redirect, spec.respond, path)?;
-        Some(Route {
-            name,
-            key,
-            rewrite,
-            target,
-            timeout: timeout.unwrap_or(ROUTE_TIMEOUT),
-            retries_max: spec.retries.unwrap_or(RETRIES),
-        })
+        Some(Route { name, key, rewrite, target, timeout: timeout.unwrap_or(ROUTE_TIMEOUT), retry })
     }
 
     fn target(

@@ -1,6 +1,9 @@
 //! What an operator writes about decisions, before it is checked. The config crate reads it from
 //! TOML; `Plan::compile` turns it into what is meant.
 
+pub mod breaker;
+pub mod retry;
+
 use core::fmt;
 use core::str::FromStr;
 use std::collections::BTreeMap;
@@ -11,6 +14,8 @@ use serde::{Deserialize, Deserializer};
 
 use crate::admit::Specs;
 use crate::admit::rate_limit::LimitSpec;
+use crate::draft::breaker::{BreakerSpec, EjectSpec};
+use crate::draft::retry::RetrySpec;
 use crate::unit::{BadUnit, Network, Span, two_lines};
 
 /// Everything about decisions, by name. Names are what logs, metrics and the console use.
@@ -42,6 +47,13 @@ pub struct UpstreamSpec {
     /// How long to wait for a server.
     #[serde(default)]
     pub timeout: TimeoutSpec,
+    /// When to stop sending requests to it, for a while: `"default"` (50% failed or slower than
+    /// 500ms, of at least 20 in 10s; open 10s), `"classic"` (5 failures in a row; open 30s; 2
+    /// probes), `"node"` (15% failed in 10s; open 30s), or a table. Default: never.
+    pub breaker: Option<BreakerSpec>,
+    /// Whether single servers that fail are taken out: `"on"`, `"off"`, or a table. Default:
+    /// `"on"` where there is a `breaker`.
+    pub eject: Option<EjectSpec>,
 }
 
 /// One server. Its text form is its address alone, with weight 1.
@@ -97,8 +109,9 @@ pub struct RouteSpec {
     pub respond: Option<RespondSpec>,
     /// Until the response's head has come, over all tries. Default 10s.
     pub timeout: Option<Span>,
-    /// How often a request that was never sent is tried again elsewhere. Default 1, at most 8.
-    pub retries: Option<u8>,
+    /// How often a request that was never sent is tried again elsewhere, or a table that also says
+    /// what else is tried again. Default 1, at most 8.
+    pub retries: Option<RetrySpec>,
     /// Taken off the front of the path, on a segment boundary.
     pub strip_prefix: Option<String>,
     /// Put in front of the path, after stripping.

@@ -5,7 +5,9 @@ use std::rc::Rc;
 
 use crate::decision::{Answer, Need};
 use crate::ledger::Permit;
+use crate::mechanism::window::Era;
 use crate::plan::{EndpointKey, Plan, Route, RouteId, UpstreamId};
+use crate::steer::guard::Permits;
 use crate::steer::{Pinned, Spot};
 use crate::time::Instant;
 
@@ -25,12 +27,14 @@ pub struct Flight {
     pub(crate) asked: Option<(u8, Need)>,
     pub(crate) tries: Tries,
     /// The attempt in progress or relayed. It holds a seat at its endpoint.
-    pub(crate) attempt: Option<Spot>,
+    pub(crate) attempt: Option<Attempt>,
     pub(crate) permit: Option<Permit>,
     pub(crate) limit: Option<Limit>,
     pub(crate) violated: Option<u16>,
     pub(crate) body_bytes_max: Option<u64>,
     pub(crate) answer: Option<Answer>,
+    /// What becomes of it when it cannot be tried again after all.
+    pub(crate) otherwise: Otherwise,
     pub(crate) trail: Trail,
     pub(crate) parked: Option<Parked>,
 }
@@ -49,7 +53,7 @@ pub(crate) struct Parked {
 /// New ──Arrived──► (filters) ──► Calling ──Responded──► Over
 ///                   │    ▲          │ ▲ │
 ///                   ▼    │Learned   └─┘ └──Failed, no more tries──► Over
-///             Asking, Parked        Failed, tried again
+///             Asking, Parked        Failed, tried again: at once, or after Waiting
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Phase {
@@ -60,7 +64,28 @@ pub(crate) enum Phase {
     /// Waits for `Woke`, and is then judged on.
     Parked,
     Calling,
+    /// Before a retry.
+    Waiting,
     Over,
+}
+
+/// What the client gets when a retry comes to nothing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Otherwise {
+    Answer(Answer),
+    /// The response that was not good enough: the engine still has it.
+    Relay,
+}
+
+/// One attempt, from the call until the request has left the endpoint.
+#[derive(Debug)]
+pub(crate) struct Attempt {
+    pub(crate) spot: Spot,
+    pub(crate) sent: Instant,
+    /// Given back when the attempt has been judged.
+    pub(crate) permits: Permits,
+    /// Of the breakers that judged it.
+    pub(crate) judged: [Option<Era>; 2],
 }
 
 /// The attempts of one flight.
@@ -226,4 +251,11 @@ pub struct Step {
     pub passed: bool,
     /// What was left after this request (tokens, slots), where the rule counts.
     pub left: Option<u32>,
+}
+
+impl Step {
+    /// What refused it, where no rule counts.
+    pub(crate) const fn refused(filter: &'static str) -> Self {
+        Self { filter, rule: None, passed: false, left: None }
+    }
 }

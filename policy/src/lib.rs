@@ -26,17 +26,20 @@ pub mod time;
 pub mod unit;
 pub mod world;
 
+use core::time::Duration;
 use std::rc::Rc;
 use std::sync::Arc;
 
 use crate::admit::{Ask, Chain, Verdict};
 use crate::decision::{Answer, Call, Decision, Event, Failure};
-use crate::facts::Facts;
-use crate::flight::{Ending, Flight, Phase, Record, Tries};
+use crate::draft::retry::Retry;
+use crate::facts::{Body, Facts};
+use crate::flight::{Attempt, Ending, Finish, Flight, Otherwise, Phase, Record, Step, Tries};
 use crate::ledger::Ledger;
 use crate::plan::{Plan, Route, RouteId, Target, UpstreamId};
 use crate::recover::{Remedy, idempotent, remedy};
 use crate::route::Hit;
+use crate::steer::guard::{Permits, Verdict as Outcome, timed};
 use crate::steer::{Pinned, Spot, Steer};
 use crate::time::{Instant, Now};
 use crate::world::{Effect, Signal, Snapshot};
@@ -59,7 +62,7 @@ impl Policy {
     /// `seed` feeds the dice (balancing, jitter): the same seed and the same events give the same
     /// decisions.
     pub fn new(plan: Arc<Plan>, ledger: Arc<Ledger>, seed: u64) -> Self {
-        let mut steer = Steer::new(seed);
+        let mut steer = Steer::new(Arc::clone(&ledger.boards), seed);
         Self {
             plan: steer.pin(plan),
             ledger,
@@ -100,6 +103,7 @@ impl Policy {
             violated: None,
             body_bytes_max: None,
             answer: None,
+            otherwise: Otherwise::Answer(Answer::problem(503, "upstream.none")),
             trail: flight::Trail::default(),
             parked: None,
         }
@@ -121,13 +125,13 @@ impl Policy {
             (Phase::Misplaced, Event::Arrived) => {
                 over(flight, Answer::problem(405, "route.method"))
             }
-            (Phase::Calling, Event::Responded { .. }) => {
-                flight.phase = Phase::Over;
-                Decision::Relay
+            (Phase::Calling, Event::Responded { status }) => {
+                self.responded(now, facts, flight, status)
             }
             (Phase::Calling, Event::Failed { failure, replayable }) => {
                 self.recover(now, flight, failure, replayable && idempotent(facts.method))
             }
+            (Phase::Waiting, Event::Woke) => self.woke(now, flight),
             // A caller that brings an event out of order is told so, and the request is over.
             (
                 Phase::New
@@ -135,6 +139,7 @@ impl Policy {
                 | Phase::Asking
                 | Phase::Parked
                 | Phase::Calling
+                | Phase::Waiting
                 | Phase::Over,
                 Event::Arrived
                 | Event::Learned
@@ -151,7 +156,7 @@ impl Policy {
         let now = self.forward(now);
         debug_assert!(self.in_flight > 0, "a flight of another worker");
         self.in_flight = self.in_flight.saturating_sub(1);
-        settle(&mut flight);
+        self.leave(now, &mut flight, ending.finish);
         if let Some(route) = flight.route {
             let plan = Rc::clone(&flight.plan);
             self.chain.end(&self.ledger, &plan.rules, route, &mut flight);
@@ -174,10 +179,19 @@ impl Policy {
         }
     }
 
-    /// News from outside. Nothing that decides listens to any yet.
-    pub fn signal(&mut self, _now: Now, signal: Signal<'_>) {
+    /// News from outside.
+    pub fn signal(&mut self, now: Now, signal: Signal<'_>) {
+        let now = self.forward(now);
         match signal {
-            Signal::Tick | Signal::Members { .. } | Signal::Pressure { .. } => {}
+            Signal::Tick => {
+                let plan = Rc::clone(&self.plan);
+                self.steer.tick(&plan, now.at);
+            }
+            Signal::Force { breaker, force } => {
+                self.ledger.force(breaker, now.at, force);
+            }
+            // Nothing that decides listens to these yet.
+            Signal::Members { .. } | Signal::Pressure { .. } => {}
         }
     }
 
@@ -230,8 +244,10 @@ impl Policy {
     fn proceed(&mut self, now: Now, flight: &mut Flight, route: &Route) -> Decision {
         let (reply, code) = match route.target {
             Target::Upstream(id) => {
-                let none = Answer::problem(503, "upstream.none");
-                return self.call(now, flight, route, id, Remedy::Again(none));
+                if let Some(guard) = flight.plan.guard(id) {
+                    guard.asked(now.at);
+                }
+                return self.call(now, flight, route, id, Reach::Others);
             }
             Target::Redirect(reply) => (reply, "route.redirect"),
             Target::Respond(reply) => (reply, "route.respond"),
@@ -247,46 +263,142 @@ impl Policy {
         failure: Failure,
         repeatable: bool,
     ) -> Decision {
-        let failed = settle(flight);
+        let failed = stand(flight);
         let plan = Rc::clone(&flight.plan);
         let (Some(failed), Some((_, route))) = (failed, routed(&plan, flight)) else {
             return over(flight, Answer::problem(500, "event.unexpected"));
         };
+        let Attempt { spot, permits, .. } = failed;
         let remedy = remedy(failure, repeatable, flight.tries.refreshed);
-        match remedy {
-            Remedy::Refresh => {
-                flight.tries.refreshed = true;
-                return self.send(now, flight, route, failed, true);
+        if remedy == Remedy::Refresh {
+            flight.tries.refreshed = true;
+            return self.send(now, flight, route, spot, permits, true);
+        }
+        self.steer.judge(&plan, spot, permits, Outcome::Failed(failure), now.at);
+        let (reach, answer) = match remedy {
+            Remedy::Elsewhere(answer) => (Reach::Others, answer),
+            Remedy::Again(answer) => (Reach::AllWithinBudget, answer),
+            Remedy::GiveUp(answer) => {
+                flight.otherwise = Otherwise::Answer(answer);
+                return match repeatable && route.retry.on.failed(failure) == Some(true) {
+                    true => self.wait(now, flight, route, spot),
+                    false => over(flight, answer),
+                };
             }
-            Remedy::GiveUp(answer) => return over(flight, answer),
-            Remedy::Elsewhere(answer) | Remedy::Again(answer) => {
-                if flight.tries.retries >= route.retries_max {
-                    return over(flight, answer);
-                }
-            }
+            Remedy::Refresh => return over(flight, Answer::problem(500, "event.unexpected")),
+        };
+        flight.otherwise = Otherwise::Answer(answer);
+        if flight.tries.retries >= route.retry.max {
+            return over(flight, answer);
         }
         flight.tries.retries += 1;
-        flight.tries.fail(failed.endpoint);
-        self.call(now, flight, route, failed.upstream, remedy)
+        flight.tries.fail(spot.endpoint);
+        self.call(now, flight, route, spot.upstream, reach)
     }
 
-    /// Sends it to an endpoint of the upstream, or answers as the remedy says when there is none.
+    /// Before it is sent again, a moment passes, and the budget must allow it.
+    fn wait(&mut self, now: Now, flight: &mut Flight, route: &Route, spot: Spot) -> Decision {
+        let number = flight.tries.retries.saturating_add(1);
+        let until = now.at + self.steer.jitter(Retry::backoff(number));
+        if number > route.retry.max || until >= flight.arrived + route.timeout {
+            return give_up(flight);
+        }
+        if !within_budget(now, flight, route, spot.upstream) {
+            return give_up(flight);
+        }
+        flight.tries.retries = number;
+        flight.tries.fail(spot.endpoint);
+        flight.phase = Phase::Waiting;
+        Decision::Wait(until)
+    }
+
+    fn woke(&mut self, now: Now, flight: &mut Flight) -> Decision {
+        let plan = Rc::clone(&flight.plan);
+        let (Some(spot), Some((_, route))) = (flight.tries.last, routed(&plan, flight)) else {
+            return over(flight, Answer::problem(500, "event.unexpected"));
+        };
+        self.call(now, flight, route, spot.upstream, Reach::All)
+    }
+
+    /// Sends it to an endpoint of the upstream; when there is none, what was to be otherwise.
     fn call(
         &mut self,
         now: Now,
         flight: &mut Flight,
         route: &Route,
         id: UpstreamId,
-        remedy: Remedy,
+        reach: Reach,
     ) -> Decision {
-        let (again, otherwise) = match remedy {
-            Remedy::Again(answer) => (true, answer),
-            Remedy::Elsewhere(answer) | Remedy::GiveUp(answer) => (false, answer),
-            Remedy::Refresh => (false, Answer::problem(502, "upstream.closed")),
+        let plan = Rc::clone(&flight.plan);
+        let upstream = match self.steer.enter(&plan, id, now.at) {
+            Ok(permit) => permit,
+            Err(refusal) => {
+                flight.trail.push(Step::refused("breaker"));
+                if flight.tries.calls == 0 {
+                    let wait = refusal.wait.clamp(OPEN_WAIT_MIN, OPEN_WAIT_MAX);
+                    let open = Answer::problem(503, "upstream.open");
+                    flight.otherwise =
+                        Otherwise::Answer(Answer { retry_after: Some(wait), ..open });
+                }
+                return give_up(flight);
+            }
         };
-        match self.steer.place(&flight.plan, id, &flight.tries, again) {
-            Some(spot) => self.send(now, flight, route, spot, false),
-            None => over(flight, otherwise),
+        let mut found = self.steer.place(&plan, id, &flight.tries, false, now.at);
+        let all = match reach {
+            Reach::Others => false,
+            Reach::All => found.is_none(),
+            Reach::AllWithinBudget => found.is_none() && within_budget(now, flight, route, id),
+        };
+        if all {
+            found = self.steer.place(&plan, id, &flight.tries, true, now.at);
+        }
+        let Some((spot, endpoint)) = found else {
+            let nowhere = Spot { upstream: id, endpoint: u16::MAX };
+            let permits = Permits { upstream, endpoint: None };
+            self.steer.judge(&plan, nowhere, permits, Outcome::Nothing, now.at);
+            return give_up(flight);
+        };
+        self.send(now, flight, route, spot, Permits { upstream, endpoint }, false)
+    }
+
+    /// The breakers hear how it went, by what is known with the head; and it may not be good
+    /// enough to be passed on.
+    fn responded(
+        &mut self,
+        now: Now,
+        facts: &Facts<'_>,
+        flight: &mut Flight,
+        status: u16,
+    ) -> Decision {
+        let plan = Rc::clone(&flight.plan);
+        if let Some(attempt) = &mut flight.attempt {
+            let permits = core::mem::take(&mut attempt.permits);
+            attempt.judged = permits.eras();
+            let took = now.at.since(attempt.sent);
+            let outcome = Outcome::Responded { status, took, timed: timed(facts.body) };
+            self.steer.judge(&plan, attempt.spot, permits, outcome, now.at);
+        }
+        if let Some((_, route)) = routed(&plan, flight)
+            && route.retry.on.status(status)
+            && flight.tries.retries < route.retry.max
+            && facts.body == Body::Empty
+            && idempotent(facts.method)
+            && let Some(Attempt { spot, .. }) = stand(flight)
+        {
+            flight.otherwise = Otherwise::Relay;
+            return self.wait(now, flight, route, spot);
+        }
+        flight.phase = Phase::Over;
+        Decision::Relay
+    }
+
+    /// The request leaves its endpoint, if it is at one.
+    fn leave(&mut self, now: Now, flight: &mut Flight, finish: Finish) {
+        let Some(Attempt { spot, permits, judged, .. }) = stand(flight) else { return };
+        let plan = Rc::clone(&flight.plan);
+        self.steer.judge(&plan, spot, permits, Outcome::Nothing, now.at);
+        if finish == Finish::UpstreamCut {
+            self.steer.retract(&plan, spot, judged, now.at);
         }
     }
 
@@ -296,29 +408,30 @@ impl Policy {
         flight: &mut Flight,
         route: &Route,
         spot: Spot,
+        permits: Permits,
         fresh: bool,
     ) -> Decision {
         let deadline = flight.arrived + route.timeout;
         let left = deadline.since(now.at);
-        if left.is_zero() {
-            return over(flight, Answer::problem(504, "request.timeout"));
-        }
         let plan = Rc::clone(&flight.plan);
-        let (Some(upstream), Some(endpoint)) = (plan.upstream(spot.upstream), plan.endpoint(spot))
-        else {
-            return over(flight, Answer::problem(503, "upstream.none"));
+        let there = (plan.upstream(spot.upstream), plan.endpoint(spot));
+        let (Some(upstream), Some(endpoint), false) = (there.0, there.1, left.is_zero()) else {
+            self.steer.judge(&plan, spot, permits, Outcome::Nothing, now.at);
+            return over(flight, Answer::problem(504, "request.timeout"));
         };
         flight.phase = Phase::Calling;
         flight.tries.calls = flight.tries.calls.saturating_add(1);
         flight.tries.last = Some(spot);
-        flight.attempt = Some(spot);
+        flight.attempt = Some(Attempt { spot, sent: now.at, permits, judged: [None; 2] });
         plan.sit(spot);
+        let bounds = [upstream.timeouts.first_byte, route.retry.per_try];
+        let first_byte = bounds.into_iter().flatten().min();
         Decision::Call(Call {
             upstream: spot.upstream,
             endpoint: endpoint.key,
             fresh,
             connect: upstream.timeouts.connect,
-            first_byte: upstream.timeouts.first_byte.unwrap_or(left),
+            first_byte: first_byte.unwrap_or(left),
             idle: upstream.timeouts.idle,
             deadline,
         })
@@ -330,12 +443,46 @@ fn routed<'a>(plan: &'a Plan, flight: &Flight) -> Option<(RouteId, &'a Route)> {
     Some((id, plan.route(id)?))
 }
 
-/// The attempt, if there is one, has left its endpoint.
-fn settle(flight: &mut Flight) -> Option<Spot> {
-    let spot = flight.attempt.take()?;
-    flight.plan.stand(spot);
-    Some(spot)
+/// The attempt, if there is one, has left its endpoint; its permits are yet to be given back.
+fn stand(flight: &mut Flight) -> Option<Attempt> {
+    let attempt = flight.attempt.take()?;
+    flight.plan.stand(attempt.spot);
+    Some(attempt)
 }
+
+/// Where a request may go.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Reach {
+    /// Endpoints that have not failed it.
+    Others,
+    /// When there is none, any.
+    All,
+    AllWithinBudget,
+}
+
+/// Whether one more retry is within the budget of the upstream, over all workers.
+fn within_budget(now: Now, flight: &mut Flight, route: &Route, id: UpstreamId) -> bool {
+    let guard = flight.plan.guard(id);
+    let within = guard.is_none_or(|guard| guard.spend(now.at, route.retry.budget));
+    if !within {
+        flight.trail.push(Step::refused("retry"));
+    }
+    within
+}
+
+fn give_up(flight: &mut Flight) -> Decision {
+    match flight.otherwise {
+        Otherwise::Answer(answer) => over(flight, answer),
+        Otherwise::Relay => {
+            flight.phase = Phase::Over;
+            Decision::Relay
+        }
+    }
+}
+
+/// What a client is told to wait at an open breaker, in bounds.
+const OPEN_WAIT_MIN: Duration = Duration::from_secs(1);
+const OPEN_WAIT_MAX: Duration = Duration::from_secs(300);
 
 fn over(flight: &mut Flight, answer: Answer) -> Decision {
     flight.phase = Phase::Over;

@@ -9,9 +9,12 @@ use siphasher::sip::SipHasher13;
 use crate::admit::Rules;
 use crate::admit::rate_limit::Limits;
 use crate::draft::Balance;
+use crate::draft::retry::Retry;
 use crate::facts::Facts;
+use crate::ledger::BreakerKey;
 use crate::mechanism::lease::Terms;
 use crate::route::Table;
+use crate::steer::guard::Resilience;
 
 macro_rules! id {
     ($($(#[$doc:meta])* $name:ident: $int:ty)*) => {$(
@@ -82,7 +85,7 @@ pub struct Route {
     pub(crate) target: Target,
     /// From the request's arrival to the response's head.
     pub(crate) timeout: Duration,
-    pub(crate) retries_max: u8,
+    pub(crate) retry: Retry,
 }
 
 /// What becomes of a request that was let through.
@@ -123,6 +126,7 @@ pub struct Upstream {
     pub keepalive: Duration,
     pub(crate) spread: Spread,
     pub(crate) timeouts: Timeouts,
+    pub(crate) resilience: Resilience,
 }
 
 /// How requests are spread over the endpoints, worked out ahead.
@@ -197,6 +201,19 @@ impl Plan {
 
     pub fn reply(&self, id: ReplyId) -> Option<&Reply> {
         self.replies.get(id.index())
+    }
+
+    /// Every breaker: its upstream, the server when it is one server's, and its key.
+    pub fn breakers(&self) -> impl Iterator<Item = (&str, Option<&str>, BreakerKey)> {
+        self.upstreams.iter().flat_map(|upstream| {
+            let name = upstream.name.as_str();
+            let whole = upstream.resilience.breaker.as_ref();
+            let whole = whole.map(|_| (name, None, BreakerKey::from(upstream.key)));
+            let ejecting = upstream.resilience.eject.is_some();
+            let each = upstream.endpoints.iter().filter(move |_| ejecting);
+            let each = each.map(move |e| (name, Some(e.address.as_str()), BreakerKey::from(e.key)));
+            whole.into_iter().chain(each)
+        })
     }
 
     /// The names of all limits, by their place in the plan.

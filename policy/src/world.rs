@@ -2,13 +2,20 @@
 
 use core::time::Duration;
 
+use crate::ledger::BreakerKey;
 use crate::plan::{EndpointKey, UpstreamKey};
+use crate::time::Instant;
+
+pub use crate::mechanism::breaker::{Force, State, View};
 
 /// News from outside.
 #[derive(Clone, Copy, Debug)]
 pub enum Signal<'a> {
-    /// `Policy::deadline` has come.
+    /// Time for housekeeping: every 20 ms or so, whether anything happened or not.
     Tick,
+    /// The operator wants this of a breaker, until then; None: it judges for itself again. For
+    /// the whole node, whichever worker is told.
+    Force { breaker: BreakerKey, force: Option<(Force, Instant)> },
     /// Discovery: these endpoints, with these weights, are now the upstream.
     Members { upstream: UpstreamKey, endpoints: &'a [(EndpointKey, u32)] },
     /// How late this worker's loop runs. For shedding load.

@@ -17,6 +17,7 @@ const PLAN: &str = r#"
     [upstream.a]
     servers = ["10.0.0.1:80", "10.0.0.2:80"]
     balance = "p2c"
+    breaker = { consecutive = 100, slow = "1s" }
     [limit.each]
     key = ["ip", "header:x-key", "path", "method", "route"]
     rate = "100/s"

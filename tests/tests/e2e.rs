@@ -47,6 +47,8 @@ mod pipelining;
 mod proxying;
 #[path = "e2e/refused.rs"]
 mod refused;
+#[path = "e2e/resilience.rs"]
+mod resilience;
 #[path = "e2e/reuse.rs"]
 mod reuse;
 #[path = "e2e/routing.rs"]

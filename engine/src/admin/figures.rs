@@ -8,7 +8,7 @@ use axum::http::header::CONTENT_TYPE;
 use axum::response::{IntoResponse, Response};
 use serde::Serialize;
 
-use super::Room;
+use super::{Room, breakers};
 use crate::clock;
 use crate::control::desk::Desk;
 use crate::control::fleet::State as WorkerState;
@@ -54,6 +54,8 @@ fn own(desk: &Desk) -> String {
     text.family("sluice_build_info", "gauge", "Always 1; the labels tell.");
     text.sample("sluice_build_info", &[("version", env!("CARGO_PKG_VERSION"))], 1);
     process::expose(&mut text, desk.started);
+    drop(fleet);
+    breakers::expose(&mut text, desk);
     text.finish()
 }
 

@@ -1,6 +1,7 @@
 //! Answers questions about the running process, over TCP (loopback unless told otherwise) and over
 //! the control socket. Changes nothing but by asking the control loop.
 
+mod breakers;
 mod figures;
 mod guard;
 mod health;
@@ -89,6 +90,7 @@ fn router(room: Room) -> Router {
         .route("/v1/latency", get(figures::latency))
         .route("/v1/config", get(status::config))
         .route("/v1/reload", post(reload::reload))
+        .route("/v1/breakers", get(breakers::list).post(breakers::force))
         .fallback(async || refuse(StatusCode::NOT_FOUND, "no such page"))
         .method_not_allowed_fallback(async || {
             refuse(StatusCode::METHOD_NOT_ALLOWED, "not with this method")
@@ -142,6 +144,7 @@ mod tests {
             ("GET /v1/status", "localhost", 200),
             ("GET /v1/latency", "localhost", 200),
             ("GET /v1/config", "localhost", 200),
+            ("GET /v1/breakers", "localhost", 200),
             ("GET /nowhere", "localhost", 404),
             ("DELETE /v1/status", "localhost", 405),
             ("GET /v1/reload", "localhost", 405),

@@ -179,6 +179,11 @@ impl Fleet {
         }
     }
 
+    /// What all workers share.
+    pub(crate) fn ledger(&self) -> &Ledger {
+        &self.supply.ledger
+    }
+
     /// One answer per worker that still answers.
     pub(crate) fn inspect(&self) -> Vec<(usize, oneshot::Receiver<Snapshot>)> {
         let running =

@@ -159,6 +159,14 @@ impl Response {
         }
     }
 
+    /// Nobody wants it: the request is tried again elsewhere. A response that is here whole leaves
+    /// its connection for others.
+    pub(crate) fn discard(mut self, worker: &Worker) {
+        if self.first().is_ok() {
+            self.end(worker);
+        }
+    }
+
     /// The request's body, once it has been sent or has come to nothing.
     pub(crate) fn poll_upload(
         &mut self,

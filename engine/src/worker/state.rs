@@ -12,7 +12,7 @@ use sluice_policy::decision::{Decision, Event};
 use sluice_policy::facts::Facts;
 use sluice_policy::flight::{Ending, Flight, Record};
 use sluice_policy::time::Now;
-use sluice_policy::world::Effect;
+use sluice_policy::world::{Effect, Signal};
 use tokio::sync::Notify;
 
 use super::{DRAIN_IDLE, Message, Seat};
@@ -266,6 +266,7 @@ impl Worker {
         }
         let now = self.now();
         self.sweeper.sweep(now.at);
+        self.policy.borrow_mut().signal(now, Signal::Tick);
         if ticks.is_multiple_of(POOL_TICKS) {
             self.pools.sweep(now.at);
         }

@@ -12,6 +12,7 @@
 //! again. A limit with a changed rate keeps that instant, so the time still owed stays owed, but at
 //! most as long as the new limit takes to fill an empty bucket.
 
+pub(crate) mod boards;
 pub(crate) mod intake;
 pub(crate) mod leases;
 mod table;
@@ -20,12 +21,16 @@ use core::sync::atomic::AtomicU64;
 use core::sync::atomic::Ordering::{Relaxed, SeqCst};
 use core::sync::atomic::fence;
 use core::time::Duration;
+use std::sync::Arc;
 
 use siphasher::sip::SipHasher13;
 
+use crate::ledger::boards::{BOARDS_MAX, Boards};
 use crate::ledger::leases::Leases;
 use crate::ledger::table::{Refused, Table, Words};
+use crate::mechanism::breaker::{Force, View};
 use crate::mechanism::gcra::{Gcra, Level, NEVER, ticks, ticks_of};
+use crate::plan::{EndpointKey, UpstreamKey};
 use crate::time::Instant;
 
 pub(crate) use crate::ledger::table::Place;
@@ -46,12 +51,29 @@ pub struct Ledger {
     buckets: Table,
     overflow: Box<[AtomicU64]>,
     counts: Table,
+    pub(crate) boards: Arc<Boards>,
     /// No worker's clock has been noted later. Workers whose clock stands behind are judged by
     /// this one, so a clock that goes back grants nothing.
     latest: AtomicU64,
     hasher: SipHasher13,
     /// Counts that other gateways share.
     pub(crate) leases: Leases,
+}
+
+/// Whose breaker: an upstream's key, or an endpoint's.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct BreakerKey(u64);
+
+impl core::convert::From<UpstreamKey> for BreakerKey {
+    fn from(key: UpstreamKey) -> Self {
+        Self(key.0)
+    }
+}
+
+impl core::convert::From<EndpointKey> for BreakerKey {
+    fn from(key: EndpointKey) -> Self {
+        Self(key.0)
+    }
 }
 
 /// What is counted: the hash of a rule's name and of what it counts apart.
@@ -88,6 +110,7 @@ impl Ledger {
             buckets: Table::new(keys_max),
             overflow: (0..GROUPS * GROUP_BUCKETS).map(|_| AtomicU64::new(0)).collect(),
             counts: Table::new((keys_max / 8).max(64)),
+            boards: Arc::new(Boards::new(BOARDS_MAX)),
             latest: AtomicU64::new(0),
             hasher: SipHasher13::new_with_key(&secret),
             leases: Leases::default(),
@@ -107,6 +130,22 @@ impl Ledger {
     /// Permits that are out, over all workers.
     pub fn permits(&self) -> u64 {
         self.counts.values().map(|value| u64::from(count(value))).sum()
+    }
+
+    /// How the breaker of this upstream or endpoint stands; None when it has none.
+    pub fn breaker(&self, key: BreakerKey, now: Instant) -> Option<View> {
+        let id = self.boards.find(key.0)?;
+        Some(self.boards.at(id).view(now))
+    }
+
+    /// Takes a breaker out of its own judgement until then, or gives it back (None). False when
+    /// there is no such breaker.
+    pub fn force(&self, key: BreakerKey, now: Instant, force: Option<(Force, Instant)>) -> bool {
+        let found = self.boards.find(key.0);
+        if let Some(id) = found {
+            self.boards.at(id).force(now, force);
+        }
+        found.is_some()
     }
 
     pub(crate) fn hasher(&self) -> SipHasher13 {

@@ -10,6 +10,8 @@ use crate::admit::concurrency::ConcurrencySpec;
 use crate::admit::rate_limit::LimitSpec;
 use crate::admit::size::SizeSpec;
 use crate::decision::{Decision, Event, Failure};
+use crate::draft::breaker::BreakerSpec;
+use crate::draft::retry::RetrySpec;
 use crate::draft::{
     Balance, Draft, HeaderSpec, RouteSpec, ServerSpec, TimeoutSpec, UpstreamSpec, WhereSpec,
 };
@@ -99,6 +101,12 @@ fn plan(matches: &str) -> Option<Plan> {
         connections: None,
         keepalive: None,
         timeout: TimeoutSpec::default(),
+        breaker: Some(BreakerSpec {
+            min_requests: Some(3),
+            probes: Some(2),
+            ..BreakerSpec::default()
+        }),
+        eject: None,
     };
     let route = RouteSpec {
         matches: matches.to_owned(),
@@ -107,7 +115,11 @@ fn plan(matches: &str) -> Option<Plan> {
         redirect: None,
         respond: None,
         timeout: None,
-        retries: Some(RETRIES),
+        retries: Some(RetrySpec {
+            max: Some(RETRIES),
+            on: Some(vec!["5xx".to_owned(), "reset".to_owned()]),
+            ..RetrySpec::default()
+        }),
         strip_prefix: None,
         add_prefix: None,
         request_headers: HeaderSpec::default(),

@@ -1,16 +1,23 @@
 //! Where a request goes: which endpoint of its upstream.
 
+pub(crate) mod guard;
 pub(crate) mod order;
 
 use core::cell::Cell;
+use core::time::Duration;
 use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::sync::Arc;
 
 use crate::draft::Balance;
 use crate::flight::Tries;
+use crate::ledger::boards::Boards;
+use crate::mechanism::breaker::{Judge, Permit, Refusal};
 use crate::mechanism::dice::Dice;
+use crate::mechanism::window::Era;
 use crate::plan::{Endpoint, EndpointKey, Plan, Upstream, UpstreamId, UpstreamKey};
+use crate::steer::guard::{Eject, Guard, Permits, Verdict};
+use crate::time::{Instant, nanos};
 
 /// One worker's hold on the shared plan, with this worker's own memory of the plan's endpoints
 /// looked up ahead. Flights clone the worker's `Rc<Pinned>`, so pinning a plan touches no cache
@@ -22,6 +29,10 @@ pub(crate) struct Pinned {
     seats: Box<[Rc<Seats>]>,
     /// Of every upstream: how far round robin has come.
     turns: Box<[Rc<Cell<usize>>]>,
+    /// Of every upstream, as long as there is room.
+    guards: Box<[Option<Rc<Guard>>]>,
+    /// Of every endpoint that may be taken out.
+    wards: Box<[Option<Rc<Guard>>]>,
 }
 
 impl core::ops::Deref for Pinned {
@@ -48,12 +59,15 @@ pub(crate) struct Spot {
 pub(crate) struct Steer {
     seats: BTreeMap<EndpointKey, Rc<Seats>>,
     turns: BTreeMap<UpstreamKey, Rc<Cell<usize>>>,
+    guards: BTreeMap<u64, Rc<Guard>>,
+    boards: Arc<Boards>,
     dice: Dice,
 }
 
 impl Steer {
-    pub(crate) fn new(seed: u64) -> Self {
-        Self { seats: BTreeMap::new(), turns: BTreeMap::new(), dice: Dice::new(seed) }
+    pub(crate) fn new(boards: Arc<Boards>, seed: u64) -> Self {
+        let (seats, turns, guards) = Default::default();
+        Self { seats, turns, guards, boards, dice: Dice::new(seed) }
     }
 
     pub(crate) fn pin(&mut self, plan: Arc<Plan>) -> Rc<Pinned> {
@@ -66,30 +80,212 @@ impl Steer {
             Rc::clone(self.turns.entry(upstream.key).or_insert_with(|| Rc::new(Cell::new(start))))
         });
         let turns = turns.collect();
-        Rc::new(Pinned { plan, seats, turns })
+        let mut guard = |key: u64| {
+            let held = self.guards.get(&key).map(Rc::clone);
+            let held = held.or_else(|| Guard::new(&self.boards, key))?;
+            Some(Rc::clone(self.guards.entry(key).or_insert(held)))
+        };
+        let (mut guards, mut wards) = (Vec::new(), Vec::new());
+        for upstream in plan.upstreams() {
+            let resilience = &upstream.resilience;
+            guards.push(guard(upstream.key.0));
+            wards.extend(
+                upstream
+                    .endpoints
+                    .iter()
+                    .map(|endpoint| resilience.eject.as_ref().and_then(|_| guard(endpoint.key.0))),
+            );
+        }
+        Rc::new(Pinned { plan, seats, turns, guards: guards.into(), wards: wards.into() })
     }
 
     /// Forgets what no plan that is still in use names.
     pub(crate) fn forget(&mut self) {
         self.seats.retain(|_, seats| Rc::strong_count(seats) > 1);
         self.turns.retain(|_, turn| Rc::strong_count(turn) > 1);
+        self.guards.retain(|_, guard| Rc::strong_count(guard) > 1);
     }
 
-    /// An endpoint that has not failed this flight, or, when there is none and `again`, any.
+    /// Leave of the upstream's breaker; `Ok(None)` when it has none.
+    pub(crate) fn enter(
+        &mut self,
+        plan: &Pinned,
+        id: UpstreamId,
+        now: Instant,
+    ) -> Result<Option<Permit>, Refusal> {
+        let Some((guard, breaker)) = plan.breaker(id) else { return Ok(None) };
+        let throw = self.dice.below(100);
+        let mut judge = Judge { rule: &breaker.rule, now, dice: &mut self.dice };
+        guard.board().admit(&mut judge, throw).map(Some)
+    }
+
+    /// An endpoint that has not failed this flight, or, when there is none and `again`, any; with
+    /// leave of its breaker, if it has one.
     pub(crate) fn place(
         &mut self,
         plan: &Pinned,
         id: UpstreamId,
         tries: &Tries,
         again: bool,
-    ) -> Option<Spot> {
+        now: Instant,
+    ) -> Option<(Spot, Option<Permit>)> {
+        let turn = plan.turns.get(id.index())?;
+        let stood = turn.get();
+        let found = self.find(plan, id, tries, again, now);
+        if tries.calls > 0 {
+            // With two servers, a retry that took a turn would send every request to the worse
+            // one first.
+            turn.set(stood);
+        }
+        found
+    }
+
+    fn find(
+        &mut self,
+        plan: &Pinned,
+        id: UpstreamId,
+        tries: &Tries,
+        again: bool,
+        now: Instant,
+    ) -> Option<(Spot, Option<Permit>)> {
         let upstream = plan.upstream(id)?;
         let fresh = |e: u16| !tries.failed(e);
+        let any = |_: u16| true;
+        if let Some(eject) = &upstream.resilience.eject {
+            let sound = Sound { plan, id, upstream, eject, now };
+            return match self.place_sound(&sound, &fresh) {
+                None if again => self.place_sound(&sound, &any),
+                found => found,
+            };
+        }
         let endpoint = match self.pick(plan, id, upstream, &fresh) {
-            None if again => self.pick(plan, id, upstream, &|_| true),
+            None if again => self.pick(plan, id, upstream, &any),
             found => found,
         }?;
-        Some(Spot { upstream: id, endpoint })
+        Some((Spot { upstream: id, endpoint }, None))
+    }
+
+    /// One that is not taken out; or any, when so many are that nobody knows any better.
+    fn place_sound(
+        &mut self,
+        it: &Sound<'_>,
+        open: &dyn Fn(u16) -> bool,
+    ) -> Option<(Spot, Option<Permit>)> {
+        let rule = &it.eject.breaker.rule;
+        // Those that recover get their share; when there is nobody else, more than that.
+        for throw in [self.dice.below(100), 0] {
+            let skipped = Cell::new(false);
+            let ready = |e: u16| {
+                let ready = it.guard(e).is_none_or(|g| g.board().ready(rule, it.now, throw));
+                skipped.set(skipped.get() || !ready);
+                ready && open(e)
+            };
+            // Another worker may take the last probe between the look and the leave.
+            for _ in 0..4 {
+                let found = self.pick(it.plan, it.id, it.upstream, &ready);
+                if skipped.get() && it.panics() {
+                    let endpoint = self.pick(it.plan, it.id, it.upstream, open)?;
+                    let permit = self.leave(it, endpoint, throw).unwrap_or(None);
+                    return Some((Spot { upstream: it.id, endpoint }, permit));
+                }
+                let Some(endpoint) = found else { break };
+                if let Ok(permit) = self.leave(it, endpoint, throw) {
+                    return Some((Spot { upstream: it.id, endpoint }, permit));
+                }
+            }
+        }
+        None
+    }
+
+    fn leave(
+        &mut self,
+        it: &Sound<'_>,
+        endpoint: u16,
+        throw: u64,
+    ) -> Result<Option<Permit>, Refusal> {
+        let Some(guard) = it.guard(endpoint) else { return Ok(None) };
+        let rule = &it.eject.breaker.rule;
+        let mut judge = Judge { rule, now: it.now, dice: &mut self.dice };
+        guard.board().admit(&mut judge, throw).map(Some)
+    }
+
+    /// Any time up to that.
+    pub(crate) fn jitter(&mut self, most: Duration) -> Duration {
+        Duration::from_nanos(self.dice.below(nanos(most)))
+    }
+
+    /// What an attempt came to, for the breakers that gave it leave.
+    pub(crate) fn judge(
+        &mut self,
+        plan: &Pinned,
+        spot: Spot,
+        permits: Permits,
+        verdict: Verdict,
+        now: Instant,
+    ) {
+        let Permits { upstream, endpoint } = permits;
+        if let (Some(permit), Some((guard, breaker))) = (upstream, plan.breaker(spot.upstream)) {
+            let mut judge = Judge { rule: &breaker.rule, now, dice: &mut self.dice };
+            let outcome = breaker.outcome(verdict);
+            guard.board().settle(&mut judge, &guard.local, permit, outcome, &|| true);
+        }
+        let Some((sound, guard)) = plan.sound(spot, now) else { return };
+        if let Some(permit) = endpoint {
+            let breaker = &sound.eject.breaker;
+            let mut judge = Judge { rule: &breaker.rule, now, dice: &mut self.dice };
+            let outcome = breaker.outcome(verdict);
+            let may = || sound.may_eject(spot.endpoint);
+            guard.board().settle(&mut judge, &guard.local, permit, outcome, &may);
+        }
+    }
+
+    /// A response that was judged by its head has broken off.
+    pub(crate) fn retract(
+        &mut self,
+        plan: &Pinned,
+        spot: Spot,
+        eras: [Option<Era>; 2],
+        now: Instant,
+    ) {
+        if let (Some(era), Some((guard, breaker))) = (eras[0], plan.breaker(spot.upstream))
+            && breaker.failures.cut()
+        {
+            let mut judge = Judge { rule: &breaker.rule, now, dice: &mut self.dice };
+            guard.board().retract(&mut judge, &guard.local, era, &|| true);
+        }
+        if let (Some(era), Some((sound, guard))) = (eras[1], plan.sound(spot, now))
+            && sound.eject.breaker.failures.cut()
+        {
+            let rule = &sound.eject.breaker.rule;
+            let mut judge = Judge { rule, now, dice: &mut self.dice };
+            let may = || sound.may_eject(spot.endpoint);
+            guard.board().retract(&mut judge, &guard.local, era, &may);
+        }
+    }
+
+    /// Hands over to the node what this worker has counted for itself.
+    pub(crate) fn tick(&mut self, plan: &Pinned, now: Instant) {
+        for (id, upstream) in (0_u32..).zip(plan.upstreams()) {
+            let id = UpstreamId(id);
+            if let Some(guard) = plan.guard(id) {
+                guard.tick();
+            }
+            if let Some((guard, breaker)) = plan.breaker(id) {
+                let mut judge = Judge { rule: &breaker.rule, now, dice: &mut self.dice };
+                guard.board().tick(&mut judge, &guard.local, &|| true);
+            }
+            if upstream.resilience.eject.is_none() {
+                continue;
+            }
+            for (endpoint, _) in (0_u16..).zip(&upstream.endpoints) {
+                let spot = Spot { upstream: id, endpoint };
+                let Some((sound, guard)) = plan.sound(spot, now) else { continue };
+                let rule = &sound.eject.breaker.rule;
+                let mut judge = Judge { rule, now, dice: &mut self.dice };
+                let may = || sound.may_eject(endpoint);
+                guard.board().tick(&mut judge, &guard.local, &may);
+            }
+        }
     }
 
     pub(crate) fn seats(&self) -> impl Iterator<Item = (EndpointKey, u32)> {
@@ -147,7 +343,56 @@ impl Steer {
     }
 }
 
+/// The endpoints of an upstream that takes failing ones out.
+struct Sound<'a> {
+    plan: &'a Pinned,
+    id: UpstreamId,
+    upstream: &'a Upstream,
+    eject: &'a Eject,
+    now: Instant,
+}
+
+impl Sound<'_> {
+    fn guard(&self, endpoint: u16) -> Option<&Guard> {
+        let place = self.upstream.spread.first + usize::from(endpoint);
+        self.plan.wards.get(place)?.as_deref()
+    }
+
+    fn out(&self, besides: Option<u16>) -> usize {
+        let endpoints = (0_u16..).zip(&self.upstream.endpoints).map(|(e, _)| e);
+        let others = endpoints.filter(|e| Some(*e) != besides);
+        others.filter(|e| self.guard(*e).is_some_and(|g| g.board().is_out(self.now))).count()
+    }
+
+    fn may_eject(&self, endpoint: u16) -> bool {
+        self.out(Some(endpoint)) < self.eject.out_max
+    }
+
+    fn panics(&self) -> bool {
+        let all = self.upstream.endpoints.len() as u64;
+        let sound = all - self.out(None) as u64;
+        sound * 1_000_000 < all * u64::from(self.eject.panic.0)
+    }
+}
+
 impl Pinned {
+    pub(crate) fn guard(&self, id: UpstreamId) -> Option<&Guard> {
+        self.guards.get(id.index())?.as_deref()
+    }
+
+    fn breaker(&self, id: UpstreamId) -> Option<(&Guard, &guard::Breaker)> {
+        let guard = self.guard(id)?;
+        Some((guard, self.upstream(id)?.resilience.breaker.as_ref()?))
+    }
+
+    fn sound(&self, spot: Spot, now: Instant) -> Option<(Sound<'_>, &Guard)> {
+        let upstream = self.upstream(spot.upstream)?;
+        let eject = upstream.resilience.eject.as_ref()?;
+        let guard = self.wards.get(upstream.spread.first + usize::from(spot.endpoint))?;
+        let sound = Sound { plan: self, id: spot.upstream, upstream, eject, now };
+        Some((sound, guard.as_deref()?))
+    }
+
     pub(crate) fn endpoint(&self, spot: Spot) -> Option<&Endpoint> {
         self.upstream(spot.upstream)?.endpoints.get(usize::from(spot.endpoint))
     }

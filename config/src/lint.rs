@@ -1,0 +1,64 @@
+//! What can be used, but not on the night that a server half dies: retries that nothing stops,
+//! shares of too few calls, times that do not fit into each other.
+
+use core::time::Duration;
+
+use sluice_policy::unit::Span;
+
+use crate::document::Document;
+
+/// A place, what is odd there, and what to do about it.
+pub(crate) type Finding = (String, String, String);
+
+pub(crate) fn findings(document: &Document<'_>) -> Vec<Finding> {
+    let mut found = Vec::new();
+    for (name, route) in document.named("route") {
+        let path = format!("route.{name}");
+        let route = route.get_ref();
+        let to = route.get("to").and_then(|to| to.get_ref().as_str()).unwrap_or_default();
+        let again = route.get("retries").is_some_and(|retries| retries.get_ref().is_table());
+        if again && document.at(&["upstream", to]).is_some() && !guarded(document, to) {
+            let message = "a server that fails gets more requests, and nothing stops them";
+            let hint = format!("give [upstream.{to}] a `breaker`, like `breaker = \"default\"`");
+            found.push((format!("{path}.retries"), message.to_owned(), hint));
+        }
+        times(document, &path, to, &mut found);
+    }
+    for (name, _) in document.named("upstream") {
+        for at in ["breaker", "eject.breaker"] {
+            let path = format!("upstream.{name}.{at}.min_requests");
+            let keys: Vec<&str> = path.split('.').collect();
+            let number = document.at(&keys).and_then(|node| node.get_ref().as_integer());
+            let number = number.and_then(|number| number.as_str().parse::<u32>().ok());
+            if let Some(few) = number.filter(|number| *number < REQUESTS_MIN) {
+                let message = format!("a share of {few} calls is mostly chance");
+                let hint = format!("from {REQUESTS_MIN} on, better 50 to 100, it tells something");
+                found.push((path, message, hint));
+            }
+        }
+    }
+    found
+}
+
+fn guarded(document: &Document<'_>, upstream: &str) -> bool {
+    ["breaker", "eject"].iter().any(|key| document.at(&["upstream", upstream, key]).is_some())
+}
+
+/// Each wait has to fit into the one around it, or it never ends by itself.
+fn times(document: &Document<'_>, path: &str, to: &str, found: &mut Vec<Finding>) {
+    let span = |path: &str| document.text_at(path)?.parse::<Span>().ok();
+    let whole = span(&format!("{path}.timeout")).unwrap_or(ROUTE_TIMEOUT);
+    for inner in [
+        format!("{path}.retries.per_try"),
+        format!("upstream.{to}.timeout.connect"),
+        format!("upstream.{to}.timeout.first_byte"),
+    ] {
+        if let Some(time) = span(&inner).filter(|time| *time > whole) {
+            let message = format!("{time} never pass: {path} gives up after {whole}");
+            found.push((inner, message, "make it less than the route's `timeout`".to_owned()));
+        }
+    }
+}
+
+const REQUESTS_MIN: u32 = 20;
+const ROUTE_TIMEOUT: Span = Span(Duration::from_secs(10));
