@@ -96,10 +96,6 @@ const LATER: &[Later] = &[
     later(Pattern::Root("tls"), "TLS"),
     later(Pattern::Listener("tls"), "TLS"),
     Later {
-        look: Some(read::<Health>),
-        ..later(Pattern::Named("upstream", "health"), "checking the health of servers")
-    },
-    Later {
         look: Some(read::<Breaker>),
         ..later(Pattern::Named("upstream", "breaker"), "a circuit breaker")
     },
@@ -110,10 +106,6 @@ const LATER: &[Later] = &[
     Later {
         look: Some(canary),
         ..later(Pattern::Named("route", "canary"), "sending a share to a canary")
-    },
-    Later {
-        look: Some(read::<Fallback>),
-        ..later(Pattern::Named("route", "fallback"), "a fallback")
     },
 ];
 
@@ -143,29 +135,9 @@ struct Canary {
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 #[expect(dead_code, reason = "read for its mistakes; nothing is done with it yet")]
-struct Health {
-    path: Option<String>,
-    every: Option<Span>,
-    fall: Option<u32>,
-    rise: Option<u32>,
-}
-
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-#[expect(dead_code, reason = "read for its mistakes; nothing is done with it yet")]
 struct Breaker {
     errors: Option<Ratio>,
     over: Option<Span>,
     min_requests: Option<u32>,
     open_for: Option<Span>,
-}
-
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-#[expect(dead_code, reason = "read for its mistakes; nothing is done with it yet")]
-struct Fallback {
-    on: Vec<String>,
-    status: Option<u16>,
-    body: Option<String>,
-    cache: Option<Span>,
 }

@@ -9,10 +9,12 @@
 pub mod admit;
 mod compile;
 pub mod decision;
+pub mod degrade;
 pub mod draft;
 pub mod facts;
 pub mod flight;
 mod header;
+pub mod health;
 pub mod ledger;
 pub mod mechanism;
 pub mod plan;
@@ -30,6 +32,7 @@ use std::sync::Arc;
 
 use crate::admit::{Ask, Chain, Verdict};
 use crate::decision::{Answer, Call, Decision, Event, Failure};
+use crate::degrade::{Cause, Switches};
 use crate::facts::Facts;
 use crate::flight::{Ending, Flight, Phase, Record, Tries};
 use crate::ledger::Ledger;
@@ -47,6 +50,7 @@ pub struct Policy {
     ledger: Arc<Ledger>,
     chain: Chain,
     steer: Steer,
+    switches: Switches,
     in_flight: u32,
     /// The latest time this worker was told.
     latest: Instant,
@@ -62,6 +66,7 @@ impl Policy {
             ledger,
             chain: Chain::default(),
             steer,
+            switches: Switches::default(),
             in_flight: 0,
             latest: Instant::default(),
         }
@@ -116,6 +121,11 @@ impl Policy {
             (Phase::Misplaced, Event::Arrived) => {
                 over(flight, Answer::problem(405, "route.method"))
             }
+            (Phase::Calling, Event::Responded { status })
+                if status >= 500 && degrade::covers(&flight.plan, flight.route, Cause::Status) =>
+            {
+                over(flight, Answer::problem(status, "upstream.status"))
+            }
             (Phase::Calling, Event::Responded { .. }) => {
                 flight.phase = Phase::Over;
                 Decision::Relay
@@ -164,10 +174,16 @@ impl Policy {
         }
     }
 
-    /// News from outside. Nothing that decides listens to any yet.
-    pub fn signal(&mut self, _now: Now, signal: Signal<'_>) {
+    /// News from outside.
+    pub fn signal(&mut self, now: Now, signal: Signal<'_>) {
+        let now = self.forward(now);
         match signal {
-            Signal::Tick | Signal::Members { .. } | Signal::Pressure { .. } => {}
+            Signal::Vitals { out } => self.steer.heed(&self.plan, now.at, out),
+            Signal::Switches(switches) => self.switches = switches.clone(),
+            Signal::Tick
+            | Signal::Members { .. }
+            | Signal::Probed { .. }
+            | Signal::Pressure { .. } => {}
         }
     }
 
@@ -197,6 +213,9 @@ impl Policy {
         let Some((id, route)) = routed(&plan, flight) else {
             return over(flight, Answer::problem(404, "route.none"));
         };
+        if let Some(answer) = self.switches.verdict(route) {
+            return over(flight, answer);
+        }
         let ask = Ask { now, facts, route: route.key, ledger: &self.ledger, limits: &plan.limits };
         match self.chain.check(&ask, &plan.rules, id, flight) {
             Verdict::Pass => self.proceed(now, flight, route),
@@ -269,7 +288,7 @@ impl Policy {
             Remedy::Elsewhere(answer) | Remedy::GiveUp(answer) => (false, answer),
             Remedy::Refresh => (false, Answer::problem(502, "upstream.closed")),
         };
-        match self.steer.place(&flight.plan, id, &flight.tries, again) {
+        match self.steer.place(now.at, &flight.plan, id, &flight.tries, again) {
             Some(spot) => self.send(now, flight, route, spot, false),
             None => over(flight, otherwise),
         }
@@ -323,6 +342,7 @@ fn settle(flight: &mut Flight) -> Option<Spot> {
 }
 
 fn over(flight: &mut Flight, answer: Answer) -> Decision {
+    let answer = degrade::instead(&flight.plan, flight.route, answer);
     flight.phase = Phase::Over;
     flight.answer = Some(answer);
     Decision::Answer(answer)

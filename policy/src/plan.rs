@@ -8,8 +8,10 @@ use siphasher::sip::SipHasher13;
 
 use crate::admit::Rules;
 use crate::admit::rate_limit::Limits;
+use crate::degrade::Fallback;
 use crate::draft::Balance;
 use crate::facts::Facts;
+use crate::health::Check;
 use crate::route::Table;
 
 macro_rules! id {
@@ -57,6 +59,8 @@ key! {
     UpstreamKey
     /// A hash of the route's name.
     RouteKey
+    /// A hash of the name of a group of routes.
+    GroupKey
     /// A hash of what the stored response depends on.
     CacheKey
 }
@@ -78,6 +82,11 @@ pub struct Route {
     pub name: String,
     pub key: RouteKey,
     pub rewrite: Rewrite,
+    /// What it is switched off by.
+    pub group: Option<(String, GroupKey)>,
+    /// It lives on in survival mode.
+    pub vital: bool,
+    pub(crate) fallback: Option<Fallback>,
     pub(crate) target: Target,
     /// From the request's arrival to the response's head.
     pub(crate) timeout: Duration,
@@ -122,6 +131,7 @@ pub struct Upstream {
     pub keepalive: Duration,
     pub(crate) spread: Spread,
     pub(crate) timeouts: Timeouts,
+    pub(crate) health: Option<Check>,
 }
 
 /// How requests are spread over the endpoints, worked out ahead.
@@ -161,6 +171,8 @@ pub struct Reply {
     pub location: Option<String>,
     pub content_type: String,
     pub body: Arc<[u8]>,
+    /// The body is what this file holds; see [`Plan::supply`].
+    pub file: Option<String>,
 }
 
 /// One thing wrong with what was written, where, and what would be right.
@@ -196,6 +208,19 @@ impl Plan {
 
     pub fn reply(&self, id: ReplyId) -> Option<&Reply> {
         self.replies.get(id.index())
+    }
+
+    /// The files that hold bodies of replies. Whoever may open files gives what they hold to
+    /// [`Plan::supply`].
+    pub fn files(&self) -> Vec<String> {
+        self.replies.iter().filter_map(|reply| reply.file.clone()).collect()
+    }
+
+    /// What that file holds.
+    pub fn supply(&mut self, file: &str, body: &Arc<[u8]>) {
+        for reply in self.replies.iter_mut().filter(|reply| reply.file.as_deref() == Some(file)) {
+            reply.body = Arc::clone(body);
+        }
     }
 
     /// The names of all limits, by their place in the plan.

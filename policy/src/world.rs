@@ -2,6 +2,8 @@
 
 use core::time::Duration;
 
+use crate::degrade::Switches;
+use crate::health::{Probe, Sign};
 use crate::plan::{EndpointKey, UpstreamKey};
 
 /// News from outside.
@@ -11,13 +13,23 @@ pub enum Signal<'a> {
     Tick,
     /// Discovery: these endpoints, with these weights, are now the upstream.
     Members { upstream: UpstreamKey, endpoints: &'a [(EndpointKey, u32)] },
+    /// An answer to [`Effect::Probe`], for the node's `Watch`.
+    Probed { endpoint: EndpointKey, sign: Sign },
+    /// These endpoints, and no others, are out by their health. The whole truth each time, so that
+    /// a worker that missed one lacks nothing.
+    Vitals { out: &'a [EndpointKey] },
+    /// What operators have switched by hand. The whole truth each time.
+    Switches(&'a Switches),
     /// How late this worker's loop runs. For shedding load.
     Pressure { lag: Duration },
 }
 
 /// Work the engine should do when it can. Never awaited by a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Effect {}
+pub enum Effect {
+    /// Ask a server how it is. Answered by [`Signal::Probed`].
+    Probe(Probe),
+}
 
 /// What a worker knows, for the console and the admin API. Plain data, made on request.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

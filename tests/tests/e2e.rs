@@ -13,6 +13,8 @@ mod bulk;
 mod commands;
 #[path = "e2e/counted.rs"]
 mod counted;
+#[path = "e2e/degrade.rs"]
+mod degrade;
 #[path = "e2e/duplex.rs"]
 mod duplex;
 #[path = "e2e/errors.rs"]
@@ -23,6 +25,8 @@ mod fields;
 mod files;
 #[path = "e2e/framing.rs"]
 mod framing;
+#[path = "e2e/health.rs"]
+mod health;
 #[path = "e2e/judged.rs"]
 mod judged;
 #[path = "e2e/kernel.rs"]

@@ -272,7 +272,7 @@ impl Steward {
         }
         let number = current.number + 1;
         let generation = Generation { number, config: loaded.config, addresses: loaded.addresses };
-        self.desk.fleet().adopt(Arc::new(generation));
+        self.desk.adopt(Arc::new(generation));
         let mut standing = self.desk.standing();
         standing.token = loaded.token;
         standing.adopted = clock::since_1970();

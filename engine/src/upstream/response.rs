@@ -159,6 +159,13 @@ impl Response {
         }
     }
 
+    /// Nobody wants it. One that came whole with its head leaves its connection fit for more.
+    pub(crate) fn discard(mut self, worker: &Worker) {
+        if self.first().is_ok() && self.done {
+            self.end(worker);
+        }
+    }
+
     /// The request's body, once it has been sent or has come to nothing.
     pub(crate) fn poll_upload(
         &mut self,

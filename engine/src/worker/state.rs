@@ -12,6 +12,7 @@ use sluice_policy::decision::{Decision, Event};
 use sluice_policy::facts::Facts;
 use sluice_policy::flight::{Ending, Flight, Record};
 use sluice_policy::time::Now;
+use sluice_policy::world::Signal;
 
 use super::{DRAIN_IDLE, Message, Seat};
 use crate::buffer::Buffers;
@@ -234,6 +235,8 @@ impl Worker {
                 self.policy.borrow_mut().adopt(Arc::clone(&config.plan));
                 self.current.replace(Current::new(config, &self.cells));
             }
+            Message::Vitals(out) => self.signal(Signal::Vitals { out: &out }),
+            Message::Switches(switches) => self.signal(Signal::Switches(&switches)),
             Message::Drain => self.stop.stop(),
             Message::Inspect(reply) => {
                 let snapshot = self.policy.borrow().inspect(self.now());
@@ -241,6 +244,10 @@ impl Worker {
                 let _ = reply.send(snapshot);
             }
         }
+    }
+
+    fn signal(&self, signal: Signal<'_>) {
+        self.policy.borrow_mut().signal(self.now(), signal);
     }
 
     /// Housekeeping. True: drained, nothing is left to do.
@@ -282,10 +289,15 @@ impl Current {
         let of_this_plan = std::ptr::eq(record.plan(), &raw const *self.config.plan);
         if let Some(id) = record.route {
             match self.routes.get(id.index()).filter(|_| of_this_plan) {
-                Some(route) => route.count(method, status, took),
+                Some(route) => {
+                    route.count(method, status, took);
+                    route.count_degraded(record.degraded());
+                }
                 None => {
                     if let Some(route) = record.plan().route(id) {
-                        cells.route(&route.name).count(method, status, took);
+                        let route = cells.route(&route.name);
+                        route.count(method, status, took);
+                        route.count_degraded(record.degraded());
                     }
                 }
             }

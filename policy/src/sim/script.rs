@@ -10,13 +10,15 @@ use crate::admit::concurrency::ConcurrencySpec;
 use crate::admit::rate_limit::LimitSpec;
 use crate::admit::size::SizeSpec;
 use crate::decision::{Decision, Event, Failure};
+use crate::degrade::FallbackSpec;
 use crate::draft::{
     Balance, Draft, HeaderSpec, RouteSpec, ServerSpec, TimeoutSpec, UpstreamSpec, WhereSpec,
 };
 use crate::facts::{Body, Facts, Field, Headers};
 use crate::flight::{Ending, Finish, Flight};
+use crate::health::HealthSpec;
 use crate::ledger::Ledger;
-use crate::plan::Plan;
+use crate::plan::{EndpointKey, Plan};
 use crate::time::{Instant, Now, Wall};
 use crate::unit::{ByteSize, Rate};
 use crate::world::Signal;
@@ -67,7 +69,12 @@ pub fn play(bytes: &[u8]) -> u64 {
                     workers[pick % workers.len()].adopt(Arc::new(plan));
                 }
             }
-            _ => workers[pick % workers.len()].signal(now, Signal::Tick),
+            _ => {
+                let servers = [["a", "10.0.0.1:80"], ["a", "10.0.0.2:80"]];
+                let keys = servers.map(|names| EndpointKey::of(&names));
+                let out = keys.get(..pick % 3).unwrap_or_default();
+                workers[pick % workers.len()].signal(now, Signal::Vitals { out });
+            }
         }
         assert!(ledger.permits() <= open.len() as u64, "a permit nobody holds");
         assert!(ledger.keys() <= ledger.capacity(), "more keys than there is room for");
@@ -99,6 +106,7 @@ fn plan(matches: &str) -> Option<Plan> {
         connections: None,
         keepalive: None,
         timeout: TimeoutSpec::default(),
+        health: Some(HealthSpec::default()),
     };
     let route = RouteSpec {
         matches: matches.to_owned(),
@@ -108,6 +116,9 @@ fn plan(matches: &str) -> Option<Plan> {
         respond: None,
         timeout: None,
         retries: Some(RETRIES),
+        fallback: Some(FallbackSpec::default()),
+        group: None,
+        vital: false,
         strip_prefix: None,
         add_prefix: None,
         request_headers: HeaderSpec::default(),
