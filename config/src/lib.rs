@@ -18,6 +18,7 @@ mod reference;
 mod scalar;
 mod schema;
 mod secret;
+mod store;
 mod syntax;
 mod warn;
 mod written;
@@ -25,9 +26,10 @@ mod written;
 pub use check::parse;
 pub use diff::{Change, Effect, diff};
 pub use model::{
-    AccessLog, Admin, Config, EncodedSlashes, Hide, Io, Listen, Log, LogTarget, Server,
+    AccessLog, Admin, Config, EncodedSlashes, Hide, Io, Listen, Log, LogTarget, RedisStore, Server,
 };
 pub use problem::{Position, Problem, Problems, Severity, render};
 pub use reference::reference;
 pub use schema::schema;
 pub use secret::SecretRef;
+pub use store::StoreUrl;

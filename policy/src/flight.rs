@@ -33,6 +33,15 @@ pub struct Flight {
     pub(crate) body_bytes_max: Option<u64>,
     pub(crate) answer: Option<Answer>,
     pub(crate) trail: Trail,
+    pub(crate) parked: Option<Parked>,
+}
+
+/// A flight that waits for a store to be asked.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Parked {
+    pub(crate) since: Instant,
+    /// One bit for each limit of the route that tokens were wished of.
+    pub(crate) wished: u8,
 }
 
 /// Where a flight stands, and so which events may come.
@@ -41,7 +50,7 @@ pub struct Flight {
 /// New ──Arrived──► (filters) ──► Calling ──Responded──► Over
 ///                   │    ▲          │ ▲ │
 ///                   ▼    │Learned   └─┘ └──Failed, no more tries──► Over
-///                  Asking           Failed, tried again
+///             Asking, Parked        Failed, tried again
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Phase {
@@ -49,6 +58,8 @@ pub(crate) enum Phase {
     /// No route: all but the method matches one.
     Misplaced,
     Asking,
+    /// Waits for `Woke`, and is then judged on.
+    Parked,
     Calling,
     Over,
 }

@@ -15,6 +15,7 @@ pub mod facts;
 pub mod flight;
 mod header;
 pub mod health;
+pub mod keeper;
 pub mod ledger;
 pub mod mechanism;
 pub mod plan;
@@ -52,6 +53,8 @@ pub struct Policy {
     steer: Steer,
     switches: Switches,
     in_flight: u32,
+    /// A flight has been parked since the last poll.
+    parked: bool,
     /// The latest time this worker was told.
     latest: Instant,
 }
@@ -68,6 +71,7 @@ impl Policy {
             steer,
             switches: Switches::default(),
             in_flight: 0,
+            parked: false,
             latest: Instant::default(),
         }
     }
@@ -102,6 +106,7 @@ impl Policy {
             body_bytes_max: None,
             answer: None,
             trail: flight::Trail::default(),
+            parked: None,
         }
     }
 
@@ -115,9 +120,9 @@ impl Policy {
     ) -> Decision {
         let now = self.forward(now);
         match (flight.phase, event) {
-            (Phase::New, Event::Arrived) | (Phase::Asking, Event::Learned) => {
-                self.admit(now, facts, flight)
-            }
+            (Phase::New, Event::Arrived)
+            | (Phase::Asking, Event::Learned)
+            | (Phase::Parked, Event::Woke) => self.admit(now, facts, flight),
             (Phase::Misplaced, Event::Arrived) => {
                 over(flight, Answer::problem(405, "route.method"))
             }
@@ -135,7 +140,12 @@ impl Policy {
             }
             // A caller that brings an event out of order is told so, and the request is over.
             (
-                Phase::New | Phase::Misplaced | Phase::Asking | Phase::Calling | Phase::Over,
+                Phase::New
+                | Phase::Misplaced
+                | Phase::Asking
+                | Phase::Parked
+                | Phase::Calling
+                | Phase::Over,
                 Event::Arrived
                 | Event::Learned
                 | Event::Responded { .. }
@@ -189,7 +199,7 @@ impl Policy {
 
     /// Errands for the engine. Call until None.
     pub fn poll(&mut self, _now: Now) -> Option<Effect> {
-        None
+        core::mem::take(&mut self.parked).then_some(Effect::Kick)
     }
 
     /// When to bring `Signal::Tick`.
@@ -226,6 +236,11 @@ impl Policy {
                 flight.asked = Some((flight.stage, need));
                 flight.phase = Phase::Asking;
                 Decision::Learn(need)
+            }
+            Verdict::Park(until) => {
+                flight.phase = Phase::Parked;
+                self.parked = true;
+                Decision::Wait(until)
             }
             Verdict::Deny(answer) => over(flight, answer),
         }

@@ -29,6 +29,8 @@ pub enum Signal<'a> {
 pub enum Effect {
     /// Ask a server how it is. Answered by [`Signal::Probed`].
     Probe(Probe),
+    /// Requests wait for the keeper to ask its store: have it look now.
+    Kick,
 }
 
 /// What a worker knows, for the console and the admin API. Plain data, made on request.

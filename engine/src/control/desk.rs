@@ -17,6 +17,7 @@ use super::switchboard::Switchboard;
 use crate::clock::{self, Clock, WallOffset};
 use crate::exit::Failure;
 use crate::ids::Ids;
+use crate::store::Store;
 use crate::worker::Generation;
 
 #[derive(Debug)]
@@ -25,6 +26,7 @@ pub(crate) struct Desk {
     /// Since 1970.
     pub(crate) started: Duration,
     pub(crate) prometheus: PrometheusHandle,
+    pub(crate) store: Store,
     fleet: Mutex<Fleet>,
     watch: Mutex<Watch>,
     /// The watch has taken up another plan.
@@ -90,6 +92,7 @@ impl Desk {
         clock: Clock,
         prometheus: PrometheusHandle,
         fleet: Fleet,
+        store: Store,
         standing: Standing,
         asks: mpsc::UnboundedSender<Ask>,
     ) -> Self {
@@ -100,6 +103,7 @@ impl Desk {
             clock,
             started,
             prometheus,
+            store,
             fleet: Mutex::new(fleet),
             watch: Mutex::new(Watch::new(now, plan, Ids::new().draw())),
             adopted: Notify::new(),

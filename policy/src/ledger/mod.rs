@@ -12,6 +12,8 @@
 //! again. A limit with a changed rate keeps that instant, so the time still owed stays owed, but at
 //! most as long as the new limit takes to fill an empty bucket.
 
+pub(crate) mod intake;
+pub(crate) mod leases;
 mod table;
 
 use core::sync::atomic::AtomicU64;
@@ -21,6 +23,7 @@ use core::time::Duration;
 
 use siphasher::sip::SipHasher13;
 
+use crate::ledger::leases::Leases;
 use crate::ledger::table::{Refused, Table, Words};
 use crate::mechanism::gcra::{Gcra, Level, NEVER, ticks, ticks_of};
 use crate::time::Instant;
@@ -47,6 +50,8 @@ pub struct Ledger {
     /// this one, so a clock that goes back grants nothing.
     latest: AtomicU64,
     hasher: SipHasher13,
+    /// Counts that other gateways share.
+    pub(crate) leases: Leases,
 }
 
 /// What is counted: the hash of a rule's name and of what it counts apart.
@@ -85,6 +90,7 @@ impl Ledger {
             counts: Table::new((keys_max / 8).max(64)),
             latest: AtomicU64::new(0),
             hasher: SipHasher13::new_with_key(&secret),
+            leases: Leases::default(),
         }
     }
 

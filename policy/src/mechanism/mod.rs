@@ -2,4 +2,5 @@
 
 pub mod dice;
 pub(crate) mod gcra;
+pub mod lease;
 pub(crate) mod ranges;

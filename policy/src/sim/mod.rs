@@ -3,6 +3,7 @@
 //!
 //! Still pure. The same seed gives the same run, to the last record.
 
+pub mod reserve;
 mod script;
 mod world;
 
