@@ -5,6 +5,9 @@
 //! 9.2.2), and every byte of the request is still there.
 
 use crate::decision::{Answer, Failure};
+use crate::flight::{Flight, Step};
+use crate::plan::{Route, UpstreamId};
+use crate::time::Now;
 
 /// What to do about a failed attempt. The answer is for when that cannot be done.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -36,4 +39,14 @@ pub(crate) fn remedy(failure: Failure, repeatable: bool, refreshed: bool) -> Rem
 /// may do anything.
 pub fn idempotent(method: &str) -> bool {
     matches!(method, "GET" | "HEAD" | "OPTIONS" | "TRACE" | "PUT" | "DELETE")
+}
+
+/// Whether one more retry is within the budget of the upstream, over all workers.
+pub(crate) fn within_budget(now: Now, flight: &mut Flight, route: &Route, id: UpstreamId) -> bool {
+    let guard = flight.plan.guard(id);
+    let within = guard.is_none_or(|guard| guard.spend(now.at, route.retry.budget));
+    if !within {
+        flight.trail.push(Step::refused("retry"));
+    }
+    within
 }
