@@ -16,6 +16,7 @@ use crate::model::Config;
 use crate::near;
 use crate::problem::{Problem, Problems, Severity};
 use crate::reader::{Depends, FAULTS_MAX, Fault, Keys, Reader, unknown_key};
+use crate::store::StoreTable;
 use crate::syntax::{self, Recovered};
 use crate::written::{AdminTable, LogTable, ServerTable};
 use crate::{bounds, diff, later, warn};
@@ -33,15 +34,17 @@ pub fn parse(text: &str) -> Result<Config, Problems> {
     names(&document, &mut reader);
     references(&document, &mut reader);
     bounds::check(&document, &mut reader, &written.server, &written.admin);
-    let Written { server, admin, log, draft } = written;
+    bounds::store(&document, &mut reader, &written.store);
+    let Written { server, admin, log, store, draft } = written;
     let plan = compile(&document, &mut reader, draft);
     match plan {
         Some(plan) if reader.faults.is_empty() && recovered.faults.is_empty() => Ok(Config {
-            warnings: warn::warnings(&document, &server, &admin),
-            written: diff::tree(&document, &server, &admin, &log),
+            warnings: warn::warnings(&document, &server, &admin, &store, &plan),
+            written: diff::tree(&document, &server, &admin, &log, &store),
             server: server.into(),
             admin: admin.into(),
             log: log.into(),
+            store: store.redis.map(Into::into),
             plan: Arc::new(plan),
         }),
         Some(_) | None => Err(problems(&document, reader, &recovered)),
@@ -53,12 +56,14 @@ struct Written {
     server: ServerTable,
     admin: AdminTable,
     log: LogTable,
+    store: StoreTable,
     draft: Draft,
 }
 
 impl Written {
     fn read(document: &Document<'_>, reader: &mut Reader) -> Self {
         root(document, reader);
+        let store: StoreTable = table(document, reader, "store");
         Self {
             server: table(document, reader, "server"),
             admin: table(document, reader, "admin"),
@@ -67,7 +72,9 @@ impl Written {
                 upstreams: each(document, reader, "upstream", PLACEHOLDER_UPSTREAM),
                 limits: each(document, reader, "limit", PLACEHOLDER_LIMIT),
                 routes: routes(document, reader),
+                nodes: store.redis.as_ref().map(|redis| redis.nodes),
             },
+            store,
         }
     }
 }
@@ -245,7 +252,7 @@ fn kind(value: &DeValue<'_>) -> &'static str {
 }
 
 const VERSION: u32 = 1;
-const ROOT: &[&str] = &["version", "server", "admin", "log", "upstream", "limit", "route"];
+const ROOT: &[&str] = &["version", "server", "admin", "log", "store", "upstream", "limit", "route"];
 /// Tables of named tables.
 pub(crate) const NAMED: &[&str] = &["upstream", "limit", "route"];
 const NAME_MAX: usize = 64;

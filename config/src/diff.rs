@@ -11,6 +11,7 @@ use crate::check::NAMED;
 use crate::document::Document;
 use crate::model::Config;
 use crate::reader::join;
+use crate::store::StoreTable;
 use crate::written::{AdminTable, LogTable, ServerTable};
 
 /// One key that differs.
@@ -31,7 +32,7 @@ pub struct Change {
 pub enum Effect {
     /// A reload: new requests see it, nothing is dropped.
     Swap,
-    /// A reload that opens and closes listening sockets.
+    /// Other listening sockets. A reload does not open or close any yet and refuses.
     Rebind,
     /// The process must start anew.
     Restart,
@@ -89,11 +90,13 @@ pub(crate) fn tree(
     server: &ServerTable,
     admin: &AdminTable,
     log: &LogTable,
+    store: &StoreTable,
 ) -> Value {
     let own = [
         ("server", serde_json::to_value(server)),
         ("admin", serde_json::to_value(admin)),
         ("log", serde_json::to_value(log)),
+        ("store", serde_json::to_value(store)),
     ];
     let own = own.into_iter().map(|(key, value)| (key.to_owned(), value.unwrap_or_default()));
     let named = NAMED.iter().filter_map(|key| {

@@ -92,15 +92,12 @@ const fn later(pattern: Pattern, what: &'static str) -> Later {
 const LATER: &[Later] = &[
     later(Pattern::Root("auth"), "authentication"),
     later(Pattern::Root("tenant"), "telling tenants apart"),
-    later(Pattern::Root("store"), "a shared store"),
     later(Pattern::Root("tls"), "TLS"),
     later(Pattern::Listener("tls"), "TLS"),
     Later {
         look: Some(read::<Health>),
         ..later(Pattern::Named("upstream", "health"), "checking the health of servers")
     },
-    later(Pattern::Named("limit", "store"), "a limit over several gateways"),
-    later(Pattern::Named("limit", "lost"), "a limit over several gateways"),
     later(Pattern::Named("route", "auth"), "authentication"),
     later(Pattern::Named("route", "allow"), "authorization"),
     Later {

@@ -19,6 +19,7 @@ mod reference;
 mod scalar;
 mod schema;
 mod secret;
+mod store;
 mod syntax;
 mod warn;
 mod written;
@@ -26,9 +27,10 @@ mod written;
 pub use check::parse;
 pub use diff::{Change, Effect, diff};
 pub use model::{
-    AccessLog, Admin, Config, EncodedSlashes, Hide, Io, Listen, Log, LogTarget, Server,
+    AccessLog, Admin, Config, EncodedSlashes, Hide, Io, Listen, Log, LogTarget, RedisStore, Server,
 };
 pub use problem::{Position, Problem, Problems, Severity, render};
 pub use reference::reference;
 pub use schema::schema;
 pub use secret::SecretRef;
+pub use store::StoreUrl;

@@ -12,6 +12,7 @@ use sluice_policy::unit::{Network, Ratio};
 use crate::problem::Problem;
 pub use crate::scalar::{Hide, LogTarget};
 use crate::secret::SecretRef;
+use crate::store::{RedisTable, StoreUrl};
 use crate::written::{AdminTable, LogTable, ServerTable};
 pub use crate::written::{EncodedSlashes, Io};
 
@@ -21,6 +22,8 @@ pub struct Config {
     pub server: Server,
     pub admin: Admin,
     pub log: Log,
+    /// Where counts are kept that several gateways share.
+    pub store: Option<RedisStore>,
     /// What was written about decisions.
     pub plan: Arc<Plan>,
     /// What can be used but deserves a second look.
@@ -87,10 +90,23 @@ pub struct AccessLog {
     pub hide: Vec<Hide>,
 }
 
+/// A Redis.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RedisStore {
+    pub url: StoreUrl,
+    /// How many gateways share it.
+    pub nodes: u32,
+}
+
 impl Config {
     /// Every secret that is needed, with the key it is needed for.
     pub fn secrets(&self) -> impl Iterator<Item = (&'static str, &SecretRef)> {
-        self.admin.token.iter().map(|token| ("admin.token", token))
+        let token = self.admin.token.iter().map(|token| ("admin.token", token));
+        let url = self.store.iter().filter_map(|store| match &store.url {
+            StoreUrl::Secret(secret) => Some(("store.redis.url", secret)),
+            StoreUrl::Plain(_) => None,
+        });
+        token.chain(url)
     }
 }
 
@@ -120,6 +136,12 @@ impl From<ServerTable> for Server {
 impl From<AdminTable> for Admin {
     fn from(table: AdminTable) -> Self {
         Self { listen: table.listen.0, token: table.token }
+    }
+}
+
+impl From<RedisTable> for RedisStore {
+    fn from(table: RedisTable) -> Self {
+        Self { url: table.url, nodes: table.nodes }
     }
 }
 

@@ -10,6 +10,7 @@ use sluice_policy::admit::rate_limit::LimitSpec;
 use sluice_policy::admit::{FILTERS, Specs};
 use sluice_policy::draft::{RouteSpec, UpstreamSpec};
 
+use crate::store::StoreTable;
 use crate::written::{AdminTable, LogTable, ServerTable};
 
 /// JSON Schema (draft 2020-12) of a configuration file.
@@ -84,6 +85,8 @@ struct File {
     admin: AdminTable,
     #[schemars(default)]
     log: LogTable,
+    #[schemars(default)]
+    store: StoreTable,
     /// Services, by name.
     #[schemars(default)]
     upstream: BTreeMap<String, UpstreamSpec>,

@@ -11,6 +11,7 @@ use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 
 use crate::document::Document;
+use crate::store::StoreUrl;
 
 /// A reference to a secret: `env:NAME` (also written `${env:NAME}`) or `file:PATH`. Reading it is
 /// the engine's.
@@ -92,7 +93,8 @@ pub(crate) fn masked(text: &str) -> Cow<'_, str> {
     };
     for path in SECRETS {
         let written = document.text_at(path);
-        if written.is_some_and(|written| written.parse::<SecretRef>().is_err()) {
+        let plain = |text: &str| *path == URL && text.parse::<StoreUrl>().is_ok();
+        if written.is_some_and(|text| text.parse::<SecretRef>().is_err() && !plain(text)) {
             hide(document.underline(path));
         }
     }
@@ -116,7 +118,8 @@ pub(crate) fn secret_value(line: &str) -> Option<Range<usize>> {
     let value = value.trim();
     let bare = value.split('#').next().unwrap_or(value).trim();
     let bare = bare.strip_prefix(['"', '\'']).and_then(|bare| bare.strip_suffix(['"', '\'']));
-    let reference = bare.is_some_and(|bare| bare.parse::<SecretRef>().is_ok());
+    let reference = bare
+        .is_some_and(|bare| bare.parse::<SecretRef>().is_ok() || bare.parse::<StoreUrl>().is_ok());
     (secret && !reference).then(|| start..start + value.len())
 }
 
@@ -125,8 +128,11 @@ fn is_variable(name: &str) -> bool {
         && name.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_')
 }
 
+/// May hold a secret, or none.
+const URL: &str = "store.redis.url";
+
 /// Every key that holds a secret.
-const SECRETS: &[&str] = &["admin.token"];
+const SECRETS: &[&str] = &["admin.token", URL];
 
 #[cfg(test)]
 mod tests {

@@ -47,8 +47,8 @@ fn welcome(worker: &Rc<Worker>, socket: Socket, peer: SocketAddr) {
 
 /// Serve one connection to its end. A panic ends that connection and is counted; the worker and
 /// everybody else's connections go on.
-async fn watch(worker: &Worker, serving: impl Future<Output = ()> + 'static) {
-    if runtime::supervised(serving).await.is_err() {
+async fn watch(worker: &Worker, serving: impl Future<Output = ()>) {
+    if runtime::caught(serving).await.is_err() {
         worker.cells.panics.add(1);
     }
 }

@@ -93,13 +93,21 @@ fn parse(text: &[u8]) -> Option<(HexId, [u8; 2])> {
 }
 
 fn hex(n: u64) -> [u8; 16] {
-    const DIGITS: &[u8; 16] = b"0123456789abcdef";
     let mut text = [0; 16];
-    for (pair, byte) in text.chunks_exact_mut(2).zip(n.to_be_bytes()) {
-        pair[0] = DIGITS[usize::from(byte >> 4)];
-        pair[1] = DIGITS[usize::from(byte & 15)];
-    }
+    let (high, low) = text.split_at_mut(8);
+    high.copy_from_slice(&digits(n >> 32));
+    low.copy_from_slice(&digits(n & 0xffff_ffff));
     text
+}
+
+/// Eight digits at once: nibbles are spread over the bytes of a word, then moved to `0` to `9` and
+/// on to `a` to `f`.
+fn digits(n: u64) -> [u8; 8] {
+    let n = (n | n << 16) & 0x0000_ffff_0000_ffff;
+    let n = (n | n << 8) & 0x00ff_00ff_00ff_00ff;
+    let n = (n | n << 4) & 0x0f0f_0f0f_0f0f_0f0f;
+    let letters = ((n + 0x0606_0606_0606_0606) >> 4) & 0x0101_0101_0101_0101;
+    (n + 0x3030_3030_3030_3030 + letters * 0x27).to_be_bytes()
 }
 
 #[cfg(test)]
@@ -107,6 +115,13 @@ mod tests {
     use super::*;
 
     const TRACE: &str = "0af7651916cd43dd8448eb211c80319c";
+
+    #[test]
+    fn digits_are_as_the_standard_library_has_them() {
+        for n in [0, 1, 0x0123_4567_89ab_cdef, u64::MAX, 0xf0f0_a5a5_9090_0a0a] {
+            assert_eq!(String::from_utf8(hex(n).to_vec()).unwrap(), format!("{n:016x}"));
+        }
+    }
 
     #[test]
     fn a_well_formed_trace_goes_on_under_a_new_parent() {

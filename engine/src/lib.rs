@@ -13,11 +13,15 @@ mod clock;
 mod control;
 mod event;
 mod exit;
+#[cfg(any(test, feature = "fuzzing"))]
+#[doc(hidden)]
+pub mod fuzzing;
 mod http;
 mod ids;
 mod observe;
 mod proxy;
 pub mod runtime;
+mod store;
 mod sweep;
 mod upstream;
 mod worker;

@@ -216,6 +216,12 @@ impl Watch {
         }
     }
 
+    /// Whether the peer has sent nothing that is still to be read, its end included.
+    pub(crate) fn is_silent(&self) -> bool {
+        let wheel = self.sweeper.wheel.borrow();
+        wheel.entries[self.index as usize].shutter.as_ref().is_some_and(Shutter::is_silent)
+    }
+
     /// End the connection now, and let the peer know that it is no orderly end.
     pub(crate) fn reset(&self) {
         let wheel = self.sweeper.wheel.borrow();

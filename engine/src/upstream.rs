@@ -12,7 +12,7 @@ use std::rc::Rc;
 use std::task::Poll;
 use std::time::Duration;
 
-use sluice_policy::decision::{Call, Failure};
+use sluice_policy::decision::{Call, Failure, idempotent};
 use sluice_policy::facts::Body;
 use sluice_policy::flight::Flight;
 use sluice_policy::plan::Route;
@@ -57,7 +57,9 @@ pub(crate) async fn call<X: Exchange>(
     let Some(pool) = worker.pools.pool(call.endpoint) else {
         return failed(exchange, Failure::Connect);
     };
-    let connection = match connect(worker, &pool, call).await {
+    // It can't be sent again when the connection turns out to be dead.
+    let once = !idempotent(exchange.head().method()) || exchange.body() == Pending::Coming;
+    let connection = match connect(worker, &pool, call, once).await {
         Ok(connection) => connection,
         Err(failure) => return failed(exchange, failure),
     };
@@ -83,10 +85,15 @@ fn failed<X: Exchange>(exchange: &X, failure: Failure) -> Called {
     Called::Failed { failure, replayable: exchange.body() != Pending::Taken }
 }
 
-async fn connect(worker: &Worker, pool: &Rc<Pool>, call: Call) -> Result<Box<Connection>, Failure> {
+async fn connect(
+    worker: &Worker,
+    pool: &Rc<Pool>,
+    call: Call,
+    once: bool,
+) -> Result<Box<Connection>, Failure> {
     if call.fresh {
         pool.distrust();
-    } else if let Some(connection) = pool.take() {
+    } else if let Some(connection) = pool.take(once) {
         return Ok(connection);
     }
     let place = pool.place().ok_or(Failure::PoolFull)?;
@@ -244,7 +251,7 @@ impl<X: Exchange> Attempt<'_, X> {
         let to_head = self.exchange.head().method() == "HEAD";
         loop {
             let end = match scan.run(&buffer[HEADROOM..]) {
-                Scanned::Head(end) => HEADROOM + end,
+                Scanned::Head(end) if end <= HEAD_BYTES_MAX => HEADROOM + end,
                 Scanned::More if buffer.len() < HEAD_BYTES_MAX => {
                     if buffer.capacity() - buffer.len() <= SPARE {
                         buffer.reserve(SMALL);
@@ -252,7 +259,8 @@ impl<X: Exchange> Attempt<'_, X> {
                     self.connection.reader.arm(buffer);
                     return Read::More;
                 }
-                Scanned::More | Scanned::BareLf => return Read::Malformed,
+                // Too long, or no head.
+                Scanned::Head(_) | Scanned::More | Scanned::BareLf => return Read::Malformed,
             };
             let head = &mut self.connection.head;
             if parse::response(head, &buffer, HEADROOM, end, to_head).is_err() {

@@ -46,6 +46,8 @@ pub(crate) struct Seat {
     pub(crate) listeners: Vec<std::net::TcpListener>,
     pub(crate) generation: Arc<Generation>,
     pub(crate) ledger: Arc<Ledger>,
+    /// Rung when a request waits for the store of shared counts.
+    pub(crate) kick: Arc<tokio::sync::Notify>,
     pub(crate) clock: Clock,
     pub(crate) cells: Arc<Cells>,
     pub(crate) journal: JournalSender,

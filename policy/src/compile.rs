@@ -28,7 +28,7 @@ pub(crate) fn compile(draft: Draft) -> Result<Plan, Vec<Problem>> {
     for (name, spec) in draft.upstreams {
         work.upstream(name, spec);
     }
-    let limits = Limits::compile(draft.limits, &mut work.problems);
+    let limits = Limits::compile(draft.limits, draft.nodes, &mut work.problems);
     let mut rules = Rules::default();
     let (mut routes, mut matchers) = (Vec::new(), Vec::new());
     for (name, spec, specs) in draft.routes {

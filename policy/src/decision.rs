@@ -1,6 +1,7 @@
 //! The conversation about one request: the engine brings an [`Event`], policy returns a
 //! [`Decision`], and each decision says which event answers it.
 
+pub use crate::recover::idempotent;
 use core::time::Duration;
 
 use crate::plan::{CacheKey, EndpointKey, ReplyId, UpstreamId};

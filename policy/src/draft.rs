@@ -25,6 +25,8 @@ pub struct Draft {
     pub limits: Vec<(String, LimitSpec)>,
     /// Each route with the filters it turns on.
     pub routes: Vec<(String, RouteSpec, Specs)>,
+    /// How many gateways share the store of counts; None: there is no store.
+    pub nodes: Option<u32>,
 }
 
 /// `[upstream.NAME]`: a service and the servers that offer it.

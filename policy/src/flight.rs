@@ -36,6 +36,15 @@ pub struct Flight {
     /// What becomes of it when it cannot be tried again after all.
     pub(crate) otherwise: Otherwise,
     pub(crate) trail: Trail,
+    pub(crate) parked: Option<Parked>,
+}
+
+/// A flight that waits for a store to be asked.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Parked {
+    pub(crate) since: Instant,
+    /// One bit for each limit of the route that tokens were wished of.
+    pub(crate) wished: u8,
 }
 
 /// Where a flight stands, and so which events may come.
@@ -44,7 +53,7 @@ pub struct Flight {
 /// New ──Arrived──► (filters) ──► Calling ──Responded──► Over
 ///                   │    ▲          │ ▲ │
 ///                   ▼    │Learned   └─┘ └──Failed, no more tries──► Over
-///                  Asking           Failed, tried again: at once, or after Waiting
+///             Asking, Parked        Failed, tried again: at once, or after Waiting
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Phase {
@@ -52,6 +61,8 @@ pub(crate) enum Phase {
     /// No route: all but the method matches one.
     Misplaced,
     Asking,
+    /// Waits for `Woke`, and is then judged on.
+    Parked,
     Calling,
     /// Before a retry.
     Waiting,

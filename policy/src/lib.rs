@@ -13,6 +13,7 @@ pub mod draft;
 pub mod facts;
 pub mod flight;
 mod header;
+pub mod keeper;
 pub mod ledger;
 pub mod mechanism;
 pub mod plan;
@@ -51,6 +52,8 @@ pub struct Policy {
     chain: Chain,
     steer: Steer,
     in_flight: u32,
+    /// A flight has been parked since the last poll.
+    parked: bool,
     /// The latest time this worker was told.
     latest: Instant,
 }
@@ -66,6 +69,7 @@ impl Policy {
             chain: Chain::default(),
             steer,
             in_flight: 0,
+            parked: false,
             latest: Instant::default(),
         }
     }
@@ -101,6 +105,7 @@ impl Policy {
             answer: None,
             otherwise: Otherwise::Answer(Answer::problem(503, "upstream.none")),
             trail: flight::Trail::default(),
+            parked: None,
         }
     }
 
@@ -114,9 +119,9 @@ impl Policy {
     ) -> Decision {
         let now = self.forward(now);
         match (flight.phase, event) {
-            (Phase::New, Event::Arrived) | (Phase::Asking, Event::Learned) => {
-                self.admit(now, facts, flight)
-            }
+            (Phase::New, Event::Arrived)
+            | (Phase::Asking, Event::Learned)
+            | (Phase::Parked, Event::Woke) => self.admit(now, facts, flight),
             (Phase::Misplaced, Event::Arrived) => {
                 over(flight, Answer::problem(405, "route.method"))
             }
@@ -132,6 +137,7 @@ impl Policy {
                 Phase::New
                 | Phase::Misplaced
                 | Phase::Asking
+                | Phase::Parked
                 | Phase::Calling
                 | Phase::Waiting
                 | Phase::Over,
@@ -191,7 +197,7 @@ impl Policy {
 
     /// Errands for the engine. Call until None.
     pub fn poll(&mut self, _now: Now) -> Option<Effect> {
-        None
+        core::mem::take(&mut self.parked).then_some(Effect::Kick)
     }
 
     /// When to bring `Signal::Tick`.
@@ -225,6 +231,11 @@ impl Policy {
                 flight.asked = Some((flight.stage, need));
                 flight.phase = Phase::Asking;
                 Decision::Learn(need)
+            }
+            Verdict::Park(until) => {
+                flight.phase = Phase::Parked;
+                self.parked = true;
+                Decision::Wait(until)
             }
             Verdict::Deny(answer) => over(flight, answer),
         }

@@ -12,6 +12,7 @@ use crate::draft::Balance;
 use crate::draft::retry::Retry;
 use crate::facts::Facts;
 use crate::ledger::BreakerKey;
+use crate::mechanism::lease::Terms;
 use crate::route::Table;
 use crate::steer::guard::Resilience;
 
@@ -224,6 +225,11 @@ impl Plan {
     /// Empty when this plan has no such limit.
     pub fn limit_name(&self, limit: u16) -> &str {
         self.limits.name(limit)
+    }
+
+    /// Limits that are counted over several gateways: name, rule, and how the store counts them.
+    pub fn shared(&self) -> impl Iterator<Item = (&str, u64, Terms)> {
+        self.limits.shared()
     }
 
     /// The methods that routes take where this request went: for the `Allow` field of a 405. The

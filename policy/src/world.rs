@@ -24,7 +24,10 @@ pub enum Signal<'a> {
 
 /// Work the engine should do when it can. Never awaited by a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Effect {}
+pub enum Effect {
+    /// Requests wait for the keeper to ask its store: have it look now.
+    Kick,
+}
 
 /// What a worker knows, for the console and the admin API. Plain data, made on request.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

@@ -7,8 +7,12 @@
 mod admin;
 #[path = "e2e/balance.rs"]
 mod balance;
+#[path = "e2e/bounds.rs"]
+mod bounds;
 #[path = "e2e/bulk.rs"]
 mod bulk;
+#[path = "e2e/ceilings.rs"]
+mod ceilings;
 #[path = "e2e/commands.rs"]
 mod commands;
 #[path = "e2e/counted.rs"]
@@ -23,6 +27,8 @@ mod fields;
 mod files;
 #[path = "e2e/framing.rs"]
 mod framing;
+#[path = "e2e/journal.rs"]
+mod journal;
 #[path = "e2e/judged.rs"]
 mod judged;
 #[path = "e2e/kernel.rs"]
@@ -31,12 +37,16 @@ mod kernel;
 mod life;
 #[path = "e2e/limits.rs"]
 mod limits;
+#[path = "e2e/names.rs"]
+mod names;
 #[path = "e2e/papers.rs"]
 mod papers;
 #[path = "e2e/pipelining.rs"]
 mod pipelining;
 #[path = "e2e/proxying.rs"]
 mod proxying;
+#[path = "e2e/refused.rs"]
+mod refused;
 #[path = "e2e/resilience.rs"]
 mod resilience;
 #[path = "e2e/reuse.rs"]
@@ -47,5 +57,7 @@ mod routing;
 mod samples;
 #[path = "e2e/service.rs"]
 mod service;
+#[path = "e2e/shared.rs"]
+mod shared;
 #[path = "e2e/streaming.rs"]
 mod streaming;

@@ -16,6 +16,7 @@ use crate::observe::cells::Cells;
 use crate::observe::exposition::{self, Exposition, by_name};
 use crate::observe::percentile::Latency;
 use crate::observe::process;
+use crate::store::State as Store;
 
 pub(super) async fn metrics(State(room): State<Room>) -> Response {
     let cells = room.desk.fleet().cells();
@@ -49,12 +50,44 @@ fn own(desk: &Desk) -> String {
         "Number of the configuration that serves.",
         number,
     );
+    store(&mut text, desk);
     text.family("sluice_build_info", "gauge", "Always 1; the labels tell.");
     text.sample("sluice_build_info", &[("version", env!("CARGO_PKG_VERSION"))], 1);
     process::expose(&mut text, desk.started);
     drop(fleet);
     breakers::expose(&mut text, desk);
     text.finish()
+}
+
+fn store(text: &mut Exposition, desk: &Desk) {
+    let report = desk.store.report();
+    if report.state == Store::Off {
+        return;
+    }
+    let figures = report.figures;
+    let lost = u8::from(report.state == Store::Lost);
+    text.single("sluice_store_degraded", "gauge", "1 while the store of counts is lost.", lost);
+    text.single("sluice_store_keys", "gauge", "Keys of shared limits in use here.", figures.keys);
+    let help = "Tokens of shared limits in hand.";
+    text.single("sluice_store_tokens_held", "gauge", help, figures.held);
+    if let Some(ago) = figures.answered_ago {
+        let (name, help) = ("sluice_store_sync_age_seconds", "Since the store last answered.");
+        text.single(name, "gauge", help, format_args!("{:.3}", ago.as_secs_f64()));
+    }
+    for (name, help, n) in [
+        ("sluice_store_parked_total", "Requests that waited for the store.", figures.parked),
+        ("sluice_store_voided_total", "Tokens in hand that turned out void.", figures.voided),
+        ("sluice_store_crowded_total", "Keys for which there was no room.", figures.crowded),
+    ] {
+        text.single(name, "counter", help, n);
+    }
+    const DEGRADED: &str = "sluice_store_degraded_decisions_total";
+    text.family(DEGRADED, "counter", "Decided by the rule for a lost store.");
+    for (decision, n) in
+        [("allowed", figures.degraded_allowed), ("refused", figures.degraded_refused)]
+    {
+        text.sample(DEGRADED, &[("decision", decision)], n);
+    }
 }
 
 /// Exact percentiles since the start.

@@ -28,6 +28,9 @@ pub(super) struct Readiness {
     phase: &'static str,
     workers: Vec<WorkerReadiness>,
     config: ConfigReadiness,
+    /// Where counts are that several gateways share: `off`, `connecting`, `up` or `lost`. Each
+    /// limit says what to do without, so this is no reason to take the process out of service.
+    store: &'static str,
 }
 
 #[derive(Debug, Serialize)]
@@ -63,6 +66,7 @@ impl Readiness {
             phase: standing.phase.name(),
             workers,
             config: ConfigReadiness { state, number: fleet.generation().number, refused_at },
+            store: desk.store.report().state.name(),
         }
     }
 }

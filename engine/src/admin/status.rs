@@ -34,6 +34,21 @@ pub(crate) struct Status {
     pub(crate) resident_bytes: Option<u64>,
     pub(crate) workers: Vec<WorkerStatus>,
     pub(crate) upstreams: Vec<EndpointStatus>,
+    pub(crate) store: StoreStatus,
+}
+
+/// Counts that several gateways share.
+#[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct StoreStatus {
+    /// `off`, `connecting`, `up` or `lost`.
+    pub(crate) state: String,
+    pub(crate) server: Option<String>,
+    pub(crate) why: Option<String>,
+    pub(crate) losses: u64,
+    pub(crate) keys: u64,
+    /// Tokens in hand.
+    pub(crate) held: u64,
+    pub(crate) answered_ms_ago: Option<u64>,
 }
 
 #[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -156,7 +171,22 @@ impl Status {
             resident_bytes: process::resident_bytes(),
             workers,
             upstreams: endpoints(&generation.config.plan, busy),
+            store: store(desk),
         }
+    }
+}
+
+fn store(desk: &Desk) -> StoreStatus {
+    let report = desk.store.report();
+    let ago = report.figures.answered_ago;
+    StoreStatus {
+        state: report.state.name().to_owned(),
+        server: report.server,
+        why: report.why,
+        losses: report.losses,
+        keys: report.figures.keys,
+        held: report.figures.held,
+        answered_ms_ago: ago.map(|ago| u64::try_from(ago.as_millis()).unwrap_or(u64::MAX)),
     }
 }
 

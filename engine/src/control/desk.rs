@@ -12,6 +12,7 @@ use super::fleet::Fleet;
 use super::source::Token;
 use crate::clock::{self, Clock};
 use crate::exit::Failure;
+use crate::store::Store;
 
 #[derive(Debug)]
 pub(crate) struct Desk {
@@ -19,6 +20,7 @@ pub(crate) struct Desk {
     /// Since 1970.
     pub(crate) started: Duration,
     pub(crate) prometheus: PrometheusHandle,
+    pub(crate) store: Store,
     fleet: Mutex<Fleet>,
     standing: Mutex<Standing>,
     asks: mpsc::UnboundedSender<Ask>,
@@ -79,12 +81,13 @@ impl Desk {
         clock: Clock,
         prometheus: PrometheusHandle,
         fleet: Fleet,
+        store: Store,
         standing: Standing,
         asks: mpsc::UnboundedSender<Ask>,
     ) -> Self {
         let started = clock::since_1970();
         let (fleet, standing) = (Mutex::new(fleet), Mutex::new(standing));
-        Self { clock, started, prometheus, fleet, standing, asks }
+        Self { clock, started, prometheus, store, fleet, standing, asks }
     }
 
     /// Not to be held across an await.

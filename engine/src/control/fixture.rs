@@ -2,10 +2,11 @@
 
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 
 use metrics_exporter_prometheus::PrometheusBuilder;
 use sluice_policy::ledger::Ledger;
-use tokio::sync::mpsc;
+use tokio::sync::{Notify, mpsc};
 
 use super::bind::Claim;
 use super::desk::{Ask, Desk, Standing};
@@ -14,6 +15,7 @@ use super::source::{Loaded, Source};
 use crate::clock::Clock;
 use crate::observe::journal::journal;
 use crate::runtime::{Driver, Fallen, Wanted};
+use crate::store::{Setting, Store};
 use crate::worker::{Generation, Message, News, Seat};
 
 const TOML: &str = r#"
@@ -42,6 +44,7 @@ pub(crate) async fn fleet(
         wanted: Wanted::Auto,
         addresses: vec![claim.address],
         ledger: Arc::new(Ledger::new(1024, [0; 16])),
+        kick: Arc::new(Notify::new()),
         clock: Clock::start(),
         journal: journal().0,
         news,
@@ -56,7 +59,11 @@ pub(crate) fn desk(fleet: Fleet) -> (Desk, mpsc::UnboundedReceiver<Ask>) {
     let (asks, asked) = mpsc::unbounded_channel();
     let prometheus = PrometheusBuilder::new().build_recorder().handle();
     let standing = Standing::starting("test".to_owned(), None, None);
-    (Desk::new(Clock::start(), prometheus, fleet, standing, asks), asked)
+    let ledger = Arc::new(Ledger::new(1024, [0; 16]));
+    let plan = Arc::clone(&fleet.generation().config.plan);
+    let setting = Setting { plan, client: None };
+    let store = Store::start(ledger, Clock::start(), Arc::new(Notify::new()), setting);
+    (Desk::new(Clock::start(), prometheus, fleet, store, standing, asks), asked)
 }
 
 /// Starts, and does what it is told without serving anybody.
@@ -88,10 +95,11 @@ pub(crate) fn mortal(seat: Seat) {
     std::panic::resume_unwind(Box::new("a worker's bug"));
 }
 
-/// Mortal, and its successor obedient.
-pub(crate) fn first_dies(seat: Seat) {
-    match seat.cells.connections_total.value() {
-        0 => mortal(seat),
+/// The first two are mortal, and their successors obedient. For one test: it counts the process's.
+pub(crate) fn two_die(seat: Seat) {
+    static BORN: AtomicU32 = AtomicU32::new(0);
+    match BORN.fetch_add(1, Ordering::Relaxed) {
+        0 | 1 => mortal(seat),
         _ => obedient(seat),
     }
 }

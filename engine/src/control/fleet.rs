@@ -11,12 +11,12 @@ use core_affinity::CoreId;
 use sluice_policy::ledger::Ledger;
 use sluice_policy::time::Instant;
 use sluice_policy::world::Snapshot;
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::{Notify, mpsc, oneshot};
 
 use super::bind;
 use crate::clock::Clock;
 use crate::exit::Failure;
-use crate::observe::cells::{Cell, Cells};
+use crate::observe::cells::Cells;
 use crate::observe::journal::JournalSender;
 use crate::runtime::{Driver, Fallen, Wanted};
 use crate::worker::{Generation, Mailbox, Message, News, Seat};
@@ -28,6 +28,8 @@ pub(crate) struct Supply {
     /// With real ports.
     pub(crate) addresses: Vec<SocketAddr>,
     pub(crate) ledger: Arc<Ledger>,
+    /// Wakes whoever asks the store of shared counts.
+    pub(crate) kick: Arc<Notify>,
     pub(crate) clock: Clock,
     pub(crate) journal: JournalSender,
     pub(crate) news: mpsc::UnboundedSender<News>,
@@ -42,13 +44,15 @@ pub(crate) struct Fleet {
     pub(crate) workers: Vec<Worker>,
     /// When workers were replaced, during the last minute.
     replaced: VecDeque<Instant>,
+    /// The figures of workers that died. What they counted stays counted.
+    graves: Vec<Arc<Cells>>,
 }
 
 #[derive(Debug)]
 pub(crate) struct Worker {
     pub(crate) core: Option<CoreId>,
     pub(crate) state: State,
-    /// Outlive the worker: its successor counts on.
+    /// Outlive the worker. One writer each: a successor has its own.
     pub(crate) cells: Arc<Cells>,
     mailbox: Mailbox,
     /// The same sockets as the worker's, to close them should it die.
@@ -92,7 +96,13 @@ impl Fleet {
         generation: Arc<Generation>,
         cores: &[Option<CoreId>],
     ) -> Result<Self, Failure> {
-        let mut fleet = Self { supply, generation, workers: Vec::new(), replaced: VecDeque::new() };
+        let mut fleet = Self {
+            supply,
+            generation,
+            workers: Vec::new(),
+            replaced: VecDeque::new(),
+            graves: Vec::new(),
+        };
         for (index, core) in cores.iter().enumerate() {
             let cells = Arc::new(Cells::default());
             let worker = fleet.hire(index, *core, cells).map_err(|e| {
@@ -116,6 +126,7 @@ impl Fleet {
             listeners,
             generation: Arc::clone(&self.generation),
             ledger: Arc::clone(&supply.ledger),
+            kick: Arc::clone(&supply.kick),
             clock: supply.clock,
             cells: Arc::clone(&cells),
             journal: supply.journal.clone(),
@@ -187,7 +198,8 @@ impl Fleet {
     }
 
     pub(crate) fn cells(&self) -> Vec<Arc<Cells>> {
-        self.workers.iter().map(|worker| Arc::clone(&worker.cells)).collect()
+        let workers = self.workers.iter().map(|worker| &worker.cells);
+        workers.chain(&self.graves).cloned().collect()
     }
 
     /// Connections open now, over all workers.
@@ -207,16 +219,12 @@ impl Fleet {
         self.workers.iter().all(|worker| matches!(worker.state, State::Ended))
     }
 
-    /// A worker died: its sockets and what it held open are gone.
+    /// A worker died: it takes no more connections. Those it has go on as they can, and it goes on
+    /// counting them.
     pub(crate) fn bury(&mut self, index: usize) {
         let Some(worker) = self.workers.get_mut(index) else { return };
         worker.listeners.iter().for_each(bind::close);
         worker.state = State::Ended;
-        // Its thread writes no more, and its successor does not write yet.
-        let cells = &worker.cells;
-        for gauge in [&cells.connections_open, &cells.in_flight, &cells.upstream_connections_open] {
-            zero(gauge);
-        }
     }
 
     /// Start a successor for a buried worker. Ok(false): too many died lately.
@@ -225,7 +233,7 @@ impl Fleet {
     /// When its sockets or its thread can't be had.
     pub(crate) fn replace(&mut self, index: usize, now: Instant) -> io::Result<bool> {
         let Some(worker) = self.workers.get(index) else { return Ok(true) };
-        let (core, cells) = (worker.core, Arc::clone(&worker.cells));
+        let core = worker.core;
         while self.replaced.front().is_some_and(|then| now.since(*then) >= MINUTE) {
             self.replaced.pop_front();
         }
@@ -233,13 +241,12 @@ impl Fleet {
             return Ok(false);
         }
         self.replaced.push_back(now);
-        self.workers[index] = self.hire(index, core, cells)?;
+        // Figures of its own: cells have one writer.
+        let successor = self.hire(index, core, Arc::default())?;
+        let dead = std::mem::replace(&mut self.workers[index], successor);
+        self.graves.push(dead.cells);
         Ok(true)
     }
-}
-
-fn zero(gauge: &Cell) {
-    gauge.sub(gauge.value());
 }
 
 /// Tells of a worker whose thread unwound without a word.
@@ -288,15 +295,14 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_dead_worker_leaves_its_counters_to_a_successor_but_not_its_gauges() {
+    async fn what_a_dead_worker_counted_stays_counted() {
         let (mut fleet, mut heard) = fleet(1, mortal).await;
         for lives in 1..=2 {
             let news = heard.recv().await;
             assert!(matches!(news, Some(News::Died { worker: 0, .. })), "{news:?}");
             fleet.bury(0);
-            let cells = &fleet.workers[0].cells;
-            assert_eq!(cells.connections_open.value(), 0);
-            assert_eq!(cells.connections_total.value(), 3 * lives);
+            let total: u64 = fleet.cells().iter().map(|c| c.connections_total.value()).sum();
+            assert_eq!(total, 3 * lives);
             assert!(fleet.replace(0, Instant::from_nanos(lives)).unwrap());
         }
     }

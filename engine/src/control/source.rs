@@ -7,11 +7,12 @@ use std::net::{SocketAddr, ToSocketAddrs as _};
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use sluice_config::{Config, SecretRef};
+use sluice_config::{Config, SecretRef, StoreUrl};
 use sluice_policy::plan::{EndpointKey, Plan};
 use tokio::task::JoinSet;
 
 use crate::exit::{Exit, Failure, reason};
+use crate::store::Client;
 
 /// Where the text is.
 #[derive(Clone, Debug)]
@@ -31,6 +32,8 @@ pub(crate) struct Loaded {
     pub(crate) addresses: BTreeMap<EndpointKey, Vec<SocketAddr>>,
     /// What a caller of the admin API must show to change something.
     pub(crate) token: Option<Token>,
+    /// Where counts are kept that several gateways share.
+    pub(crate) store: Option<Client>,
     /// What deserves a second look, as people read it.
     pub(crate) warnings: String,
 }
@@ -72,10 +75,11 @@ impl Source {
             Failure::new(Exit::Configuration, text.trim_end())
         })?;
         let token = token(&config)?;
+        let store = store(&config)?;
         let addresses = resolve(&config.plan).await?;
         let warnings = sluice_config::render(&config.warnings, &self.name(), &text, colour);
         let warnings = warnings.trim_end().to_owned();
-        Ok(Loaded { config: Arc::new(config), addresses, token, warnings })
+        Ok(Loaded { config: Arc::new(config), addresses, token, store, warnings })
     }
 }
 
@@ -117,7 +121,9 @@ async fn resolve(plan: &Plan) -> Result<BTreeMap<EndpointKey, Vec<SocketAddr>>, 
         return Ok(addresses);
     }
     unknown.sort();
-    Err(Failure::new(Exit::Configuration, unknown.join("\n")))
+    // Names come and go while the file stays as it is, above all when a machine starts. A service
+    // manager may try this again, which it must not do with a wrong configuration.
+    Err(Failure::new(Exit::Failed, unknown.join("\n")))
 }
 
 fn look_up(upstream: &str, server: &str) -> Result<Vec<SocketAddr>, String> {
@@ -137,6 +143,19 @@ fn token(config: &Config) -> Result<Option<Token>, Failure> {
     read(secret)
         .map(|token| Some(Token(token)))
         .map_err(|why| Failure::new(Exit::Configuration, format!("admin.token: {secret}: {why}")))
+}
+
+fn store(config: &Config) -> Result<Option<Client>, Failure> {
+    let Some(store) = &config.store else { return Ok(None) };
+    let wrong = |why| Failure::new(Exit::Configuration, format!("store.redis.url: {why}"));
+    let url = match &store.url {
+        StoreUrl::Plain(url) => url.clone(),
+        StoreUrl::Secret(secret) => {
+            let read = read(secret).map_err(|why| wrong(format!("{secret}: {why}")))?;
+            String::from_utf8(read).map_err(|_| wrong(format!("{secret}: not UTF-8")))?
+        }
+    };
+    Client::new(url).map(Some).map_err(wrong)
 }
 
 fn read(secret: &SecretRef) -> Result<Vec<u8>, String> {

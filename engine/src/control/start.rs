@@ -11,7 +11,7 @@ use rustix::process::Resource;
 use rustix::rand::{GetRandomFlags, getrandom};
 use sluice_config::Io;
 use sluice_policy::ledger::Ledger;
-use tokio::sync::mpsc;
+use tokio::sync::{Notify, mpsc};
 
 use super::bind::Claim;
 use super::desk::{Desk, Standing};
@@ -28,6 +28,7 @@ use crate::observe::exposition;
 use crate::observe::journal::journal;
 use crate::observe::writer::{Pen, Sink};
 use crate::runtime::{Driver, Wanted};
+use crate::store::{Setting, Store};
 use crate::worker::{self, Generation, Seat};
 
 /// What the command line asked for.
@@ -94,10 +95,13 @@ async fn start(order: Order, body: fn(Seat)) -> Result<Steward, Failure> {
     let (asks, asked) = mpsc::unbounded_channel();
     let clock = Clock::start();
     let server = &loaded.config.server;
+    let ledger = Arc::new(Ledger::new(server.limit_keys as usize, secret()?));
+    let kick = Arc::new(Notify::new());
     let supply = Supply {
         wanted: order.driver.unwrap_or_else(|| wanted(server.io)),
         addresses: claims.iter().map(|claim| claim.address).collect(),
-        ledger: Arc::new(Ledger::new(server.limit_keys as usize, secret()?)),
+        ledger: Arc::clone(&ledger),
+        kick: Arc::clone(&kick),
         clock,
         journal,
         news: news.clone(),
@@ -109,10 +113,12 @@ async fn start(order: Order, body: fn(Seat)) -> Result<Steward, Failure> {
         admin.as_ref().map(|(address, _)| *address),
         loaded.token,
     );
+    let setting = Setting { plan: Arc::clone(&loaded.config.plan), client: loaded.store };
+    let store = Store::start(ledger, clock, kick, setting);
     let generation = Generation { number: 1, config: loaded.config, addresses: loaded.addresses };
     let fleet = Fleet::start(supply, Arc::new(generation), &cores)?;
     drop(claims);
-    let desk = Arc::new(Desk::new(clock, prometheus, fleet, standing, asks));
+    let desk = Arc::new(Desk::new(clock, prometheus, fleet, store, standing, asks));
     admin::serve_control(Arc::clone(&desk), door)?;
     if let Some((address, listener)) = admin {
         admin::serve_tcp(Arc::clone(&desk), address, listener)?;

@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use metrics::{counter, gauge};
 use tokio::sync::{mpsc, oneshot};
+use tokio::task::JoinHandle;
 use tokio::time::Sleep;
 
 use super::banner::{self, banner};
@@ -24,6 +25,7 @@ use crate::event::event;
 use crate::exit::{Exit, Failure, reason};
 use crate::observe::exposition::{CONFIG_CURRENT, RELOADS, WORKER_RESTARTS};
 use crate::observe::writer::{Pen, Sink};
+use crate::store::Setting;
 use crate::worker::{Generation, News};
 
 /// What the loop listens to.
@@ -54,6 +56,8 @@ pub(crate) struct Steward {
     loads: Channel<Result<Loaded, Failure>>,
     /// Set while draining.
     deadline: Option<Pin<Box<Sleep>>>,
+    /// Drained; what is held of shared counts is on its way back.
+    parting: Option<JoinHandle<()>>,
 }
 
 /// How long the last log lines may take to be written.
@@ -72,7 +76,18 @@ impl Steward {
         notes: String,
     ) -> Self {
         let (reloads, loads) = (Reloads::new(), mpsc::unbounded_channel());
-        Self { desk, inputs, pen, source, file, notes, reloads, loads, deadline: None }
+        Self {
+            desk,
+            inputs,
+            pen,
+            source,
+            file,
+            notes,
+            reloads,
+            loads,
+            deadline: None,
+            parting: None,
+        }
     }
 
     /// Until the process ends.
@@ -84,6 +99,7 @@ impl Steward {
                 Some(Ask::Reload(tell)) = self.inputs.asked.recv() => self.reload(Some(tell)),
                 Some(loaded) = self.loads.1.recv() => self.take_up(loaded),
                 () = over(&mut self.deadline) => self.cut_short(),
+                () = parted(&mut self.parting) => self.leave(Exit::Done),
             }
         }
     }
@@ -124,7 +140,7 @@ impl Steward {
             Phase::Starting if all_running => self.open(),
             Phase::Draining if all_ended => {
                 event!("drained");
-                self.leave(Exit::Done);
+                self.parting = Some(tokio::spawn(self.desk.store.clone().farewell()));
             }
             Phase::Starting | Phase::Serving | Phase::Draining => {}
         }
@@ -271,6 +287,8 @@ impl Steward {
             event!("config_warnings", warnings = loaded.warnings);
         }
         let number = current.number + 1;
+        let plan = Arc::clone(&loaded.config.plan);
+        self.desk.store.adopt(Setting { plan, client: loaded.store });
         let generation = Generation { number, config: loaded.config, addresses: loaded.addresses };
         self.desk.fleet().adopt(Arc::new(generation));
         let mut standing = self.desk.standing();
@@ -295,12 +313,20 @@ async fn over(deadline: &mut Option<Pin<Box<Sleep>>>) {
     }
 }
 
+async fn parted(parting: &mut Option<JoinHandle<()>>) {
+    match parting {
+        // However it ended: there is nothing left to wait for.
+        Some(parting) => drop(parting.await),
+        None => pending().await,
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use metrics_exporter_prometheus::PrometheusBuilder;
     use sluice_config::LogTarget;
 
-    use super::super::fixture::{desk, first_dies, fleet};
+    use super::super::fixture::{desk, fleet, two_die};
     use super::super::socket::{self, Place};
     use super::*;
     use crate::observe::journal::journal;
@@ -310,7 +336,7 @@ mod tests {
         let recorder = PrometheusBuilder::new().build_recorder();
         let figures = recorder.handle();
         let _counted_here = metrics::set_default_local_recorder(&recorder);
-        let (fleet, heard) = fleet(2, first_dies).await;
+        let (fleet, heard) = fleet(2, two_die).await;
         let news = fleet.news();
         let (desk, asked) = desk(fleet);
         let desk = Arc::new(desk);

@@ -32,7 +32,7 @@ pub(crate) enum Known {
 /// Identity that only the gateway may speak of; the operator can name more.
 const IDENTITY_PREFIXES: [&[u8]; 2] = [b"x-user-", b"x-internal-"];
 
-/// Names compare without case.
+/// Names compare without case. `name` must be a token, as the parser has seen to.
 pub(crate) fn known(name: &[u8]) -> Known {
     // The length rules out nearly every field that means nothing here, before any comparison.
     let candidates: &[(&[u8], Known)] = match name.len() {
@@ -69,7 +69,8 @@ pub(crate) fn known(name: &[u8]) -> Known {
         _ => &[],
     };
     for (candidate, known) in candidates {
-        if candidate.eq_ignore_ascii_case(name) {
+        // Two different tokens never differ in that bit alone, unless it is the case of a letter.
+        if candidate.iter().zip(name).all(|(c, n)| *c == n | 0x20) {
             return *known;
         }
     }

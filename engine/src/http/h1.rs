@@ -69,6 +69,14 @@ enum Arrival {
     Over,
 }
 
+/// What follows a request on its connection.
+enum After {
+    Next,
+    /// Everything that was sent has been read: closing loses nothing.
+    Close,
+    Linger,
+}
+
 /// After an answer that the client did not wait for, this much of what it still sends is thrown
 /// away before the connection is closed: closing at once would reset it, and the answer with it.
 const LINGER_BYTES: usize = 1 << 20;
@@ -99,8 +107,10 @@ pub(crate) async fn serve(worker: Rc<Worker>, socket: Socket, peer: SocketAddr) 
         if connection.torn {
             return connection.tear();
         }
-        if !connection.finish().await {
-            return connection.linger().await;
+        match connection.finish().await {
+            After::Next => {}
+            After::Close => return,
+            After::Linger => return connection.linger().await,
         }
     }
 }
@@ -110,8 +120,7 @@ impl Connection {
         let watch = Rc::new(worker.sweeper.watch(socket.shutter.clone()));
         let taking = worker.sweeper.watch(socket.shutter);
         let current = worker.current();
-        let mut head = Head::default();
-        head.text = worker.buffers.small();
+        let head = Head::default();
         Self {
             worker,
             watch,
@@ -135,6 +144,10 @@ impl Connection {
     async fn arrive(&mut self, first: bool) -> Arrival {
         let mut scan = Scan::default();
         let mut waiting = false;
+        if !self.head.text.is_empty() {
+            // Pipelined: it was here before there was anything to wait for.
+            self.current = self.worker.current();
+        }
         loop {
             match scan.run(&self.head.text) {
                 Scanned::Head(end) if end <= self.current.head_bytes => {
@@ -160,9 +173,13 @@ impl Connection {
                 self.watch.set(self.worker.now_cached().at, span, until);
             }
             let empty = self.head.text.is_empty();
-            if !self.read_on().await {
-                let slow = !empty && self.watch.fired();
-                return if slow { bad(408, "request.slow") } else { Arrival::Over };
+            let came = self.read_on().await;
+            // Also when the last bytes came with the deadline: nothing can be read after it.
+            if !empty && self.watch.fired() {
+                return bad(408, "request.slow");
+            }
+            if !came {
+                return Arrival::Over;
             }
             // The first byte starts the head's own clock.
             waiting &= !empty;
@@ -191,6 +208,9 @@ impl Connection {
         let apart = reader.armed();
         if !apart {
             let mut text = std::mem::take(&mut self.head.text);
+            if text.capacity() == 0 {
+                text = self.worker.buffers.small();
+            }
             text.reserve(SPARE + 1);
             reader.arm(text);
         }
@@ -253,17 +273,19 @@ impl Connection {
             edit: None,
         };
         let mut out = self.worker.buffers.small();
-        answer::write(&mut out, &page, &extras, false);
-        let bytes = page.body.bytes().len() as u64;
+        // Nothing else of such a head is to be relied on, but who asks with HEAD reads no body.
+        let bodiless = self.head.text.trim_ascii_start().starts_with(b"HEAD ");
+        answer::write(&mut out, &page, &extras, bodiless);
+        let bytes = if bodiless { 0 } else { page.body.bytes().len() as u64 };
         self.send(out, 0).await;
         self.worker.refused(&self.current, self.peer, refused, &id, bytes);
     }
 
-    /// Get ready for the next request. False: there is to be none.
-    async fn finish(&mut self) -> bool {
+    /// Get ready for the next request, if there is to be one.
+    async fn finish(&mut self) -> After {
         self.passport = None;
         if self.closing || self.ended && !self.has_more() {
-            return false;
+            return self.last();
         }
         let has_all_come = match self.body {
             BodyState::Nothing | BodyState::Whole { .. } => true,
@@ -272,11 +294,27 @@ impl Connection {
             BodyState::Away => false,
         };
         if !has_all_come {
-            return false;
+            return After::Linger;
         }
         self.pipelined = self.has_more();
         self.head.forget(self.consumed());
-        true
+        if self.head.text.is_empty() {
+            // A connection at rest holds the buffer of its armed read, and no other.
+            self.worker.buffers.give(std::mem::take(&mut self.head.text));
+        }
+        After::Next
+    }
+
+    /// How to close after the last response.
+    fn last(&self) -> After {
+        let all_came = match self.body {
+            BodyState::Nothing | BodyState::Whole { .. } => true,
+            BodyState::Back { whole, .. } => whole,
+            BodyState::Coming | BodyState::Away => false,
+        };
+        // Who was not told in time, as in a drain, may have sent another request already.
+        let told = !self.head.keep_alive;
+        if all_came && told && !self.has_more() { After::Close } else { After::Linger }
     }
 
     /// What of the text is the current request's.

@@ -42,6 +42,7 @@ pub(crate) struct Cells {
     pub(crate) refused_400: Cell,
     pub(crate) refused_408: Cell,
     pub(crate) refused_414: Cell,
+    pub(crate) refused_417: Cell,
     pub(crate) refused_431: Cell,
     pub(crate) refused_501: Cell,
     pub(crate) refused_505: Cell,
@@ -66,7 +67,7 @@ pub(crate) struct Cells {
     /// Every request, whatever its route.
     pub(crate) all: Timings,
     /// Requests that no route took.
-    pub(crate) unrouted: RouteCells,
+    pub(crate) unrouted: Arc<RouteCells>,
     routes: Mutex<BTreeMap<String, Arc<RouteCells>>>,
     limits: Mutex<BTreeMap<String, Arc<LimitCells>>>,
 }
@@ -86,6 +87,9 @@ pub(crate) struct LimitCells {
     pub(crate) refused: Cell,
 }
 
+/// Stands where a route's name would for requests that no route took. No route can be named so.
+pub(crate) const NO_ROUTE: &str = "(none)";
+
 /// The methods that metrics tell apart; the last stands for all others.
 pub(crate) const METHODS: [&str; 8] =
     ["GET", "POST", "PUT", "DELETE", "HEAD", "OPTIONS", "PATCH", "other"];
@@ -104,8 +108,11 @@ impl Cells {
         named(&self.limits, name)
     }
 
+    /// The last is [`NO_ROUTE`].
     pub(crate) fn routes(&self) -> Vec<(String, Arc<RouteCells>)> {
-        all(&self.routes)
+        let mut routes = all(&self.routes);
+        routes.push((NO_ROUTE.to_owned(), Arc::clone(&self.unrouted)));
+        routes
     }
 
     pub(crate) fn limits(&self) -> Vec<(String, Arc<LimitCells>)> {

@@ -12,6 +12,8 @@ use super::writer::{LOST, WRITTEN};
 pub(crate) const RELOADS: &str = "sluice_reloads_total";
 /// 1 when the newest reload was adopted.
 pub(crate) const CONFIG_CURRENT: &str = "sluice_config_current";
+pub(crate) const STORE_COMMANDS: &str = "sluice_store_commands_total";
+pub(crate) const STORE_LOSSES: &str = "sluice_store_losses_total";
 pub(crate) const WORKER_RESTARTS: &str = "sluice_worker_restarts_total";
 
 /// What the control thread counts through `metrics`.
@@ -20,10 +22,12 @@ pub(crate) fn describe() {
     describe_counter!(RELOADS, "Reloads of the configuration, by how they ended.");
     describe_gauge!(CONFIG_CURRENT, "1 when the last reload was adopted, 0 when it was refused.");
     describe_counter!(WORKER_RESTARTS, "Workers that died and were replaced.");
+    describe_counter!(STORE_COMMANDS, "Calls of the script in the store of shared counts.");
+    describe_counter!(STORE_LOSSES, "Times that the store of shared counts was lost.");
     describe_counter!(WRITTEN, "Access log lines written.");
     describe_counter!(LOST, "Access log lines that could not be written.");
     // A counter that is there from the start shows its first step as one.
-    for name in [WORKER_RESTARTS, WRITTEN, LOST] {
+    for name in [WORKER_RESTARTS, STORE_COMMANDS, STORE_LOSSES, WRITTEN, LOST] {
         metrics::counter!(name).increment(0);
     }
     for result in ["adopted", "refused"] {
@@ -79,10 +83,11 @@ const COUNTERS: [Figure; 13] = [
 ];
 
 /// Status, and where it is counted.
-const HEADS: [(&str, Read); 6] = [
+const HEADS: [(&str, Read); 7] = [
     ("400", |c| &c.refused_400),
     ("408", |c| &c.refused_408),
     ("414", |c| &c.refused_414),
+    ("417", |c| &c.refused_417),
     ("431", |c| &c.refused_431),
     ("501", |c| &c.refused_501),
     ("505", |c| &c.refused_505),

@@ -10,4 +10,4 @@ mod task;
 pub use driver::available;
 pub(crate) use driver::{Driver, Fallen, Wanted, block_on};
 pub(crate) use socket::{Bell, Listener, Reader, SPARE, Shutter, Socket, Stop, Writer, connect};
-pub(crate) use task::{Task, first, sleep, spawn, supervised, within};
+pub(crate) use task::{Task, caught, first, sleep, spawn, supervised, within};

@@ -1,6 +1,6 @@
 //! Sockets with owned buffers. A read, once begun, is never dropped: it lives in its [`Reader`].
 
-use std::cell::{Cell, RefCell};
+use std::cell::{Cell, RefCell, UnsafeCell};
 use std::fmt;
 use std::future::{Future, poll_fn};
 use std::io;
@@ -12,7 +12,7 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use monoio::buf::{IoBuf, IoBufMut};
-use monoio::io::{AsyncReadRent, AsyncWriteRent, Canceller, OwnedWriteHalf, Splitable};
+use monoio::io::{AsyncReadRent, AsyncWriteRent, Canceller, OwnedReadHalf};
 use monoio::net::{TcpListener, TcpStream};
 
 use super::Driver;
@@ -51,14 +51,14 @@ pub(crate) struct Reader {
 /// The sending direction.
 #[derive(Debug)]
 pub(crate) struct Writer {
-    half: OwnedWriteHalf<TcpStream>,
+    tcp: Rc<UnsafeCell<TcpStream>>,
 }
 
 /// Ends a connection from outside: pending reads and writes return at once.
 #[derive(Clone, Debug)]
 pub(crate) struct Shutter {
     /// Keeps the descriptor open, so that its number can't have become another socket's.
-    _alive: Rc<std::cell::UnsafeCell<TcpStream>>,
+    _alive: Rc<UnsafeCell<TcpStream>>,
     fd: RawFd,
 }
 
@@ -140,9 +140,10 @@ impl Socket {
         // An error means the peer is gone already, which the first read will say.
         let _ = tcp.set_nodelay(true);
         let fd = tcp.as_raw_fd();
-        let (read, write) = tcp.into_split();
-        let shutter = Shutter { _alive: Rc::clone(&read.0), fd };
-        Self { reader: Reader::new(read), writer: Writer { half: write }, shutter }
+        let tcp = Rc::new(UnsafeCell::new(tcp));
+        let read = OwnedReadHalf(Rc::clone(&tcp));
+        let shutter = Shutter { _alive: Rc::clone(&tcp), fd };
+        Self { reader: Reader::new(read), writer: Writer { tcp }, shutter }
     }
 }
 
@@ -227,7 +228,7 @@ impl Writer {
     ) -> (io::Result<()>, Vec<u8>) {
         while from < bytes.len() {
             waits();
-            let (result, part) = self.half.write(bytes.slice(from..)).await;
+            let (result, part) = self.stream().write(bytes.slice(from..)).await;
             bytes = part.into_inner();
             match result {
                 Ok(0) => return (Err(io::ErrorKind::WriteZero.into()), bytes),
@@ -242,7 +243,15 @@ impl Writer {
     /// Say that no more comes; what was written is still delivered.
     pub(crate) async fn finish(&mut self) {
         // The peer may be gone already, and then there is nobody left to tell.
-        let _ = self.half.shutdown().await;
+        let _ = self.stream().shutdown().await;
+    }
+
+    /// Not monoio's own half: that one makes a system call when it is dropped.
+    fn stream(&mut self) -> &mut TcpStream {
+        // SAFETY: as monoio's halves do. The reader uses the read side of the same stream and
+        // nothing else; an operation takes its own hold on the descriptor when it is made and
+        // keeps no other part of the stream; both live on one thread.
+        unsafe { &mut *self.tcp.get() }
     }
 }
 
@@ -257,11 +266,19 @@ impl Shutter {
         let _ = rustix::net::shutdown(self.descriptor(), how);
     }
 
-    /// Reset the connection: the peer learns that what it got is not all. (Closing would not do:
-    /// a dropped writer ends the connection in order before its descriptor is closed.)
+    /// Reset the connection: the peer learns that what it got is not all. (Closing would end it in
+    /// order, as if that were all.)
     pub(crate) fn reset(&self) {
         // Not connected any more: then the peer has ended it.
         let _ = rustix::net::connect_unspec(self.descriptor());
+    }
+
+    /// Whether nothing is there to be read, by asking the kernel: with some rings a completion
+    /// comes later than what came after it.
+    pub(crate) fn is_silent(&self) -> bool {
+        let look = rustix::net::RecvFlags::PEEK | rustix::net::RecvFlags::DONTWAIT;
+        let seen = rustix::net::recv(self.descriptor(), &mut [0_u8; 1], look);
+        matches!(seen, Err(rustix::io::Errno::AGAIN))
     }
 
     fn descriptor(&self) -> BorrowedFd<'_> {

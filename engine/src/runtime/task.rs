@@ -23,7 +23,12 @@ pub(crate) fn supervised<F>(future: F) -> Task<Result<F::Output, String>>
 where
     F: Future + 'static,
 {
-    spawn(Caught { future: Box::pin(future) })
+    spawn(caught(future))
+}
+
+/// `future`, with what a panic of it said instead of the panic.
+pub(crate) fn caught<F: Future>(future: F) -> impl Future<Output = Result<F::Output, String>> {
+    Caught { future: Box::pin(future) }
 }
 
 struct Caught<F> {

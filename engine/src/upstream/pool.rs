@@ -124,11 +124,12 @@ impl Pool {
         }
     }
 
-    /// The connection used last that is still silent.
-    pub(crate) fn take(&self) -> Option<Box<Connection>> {
+    /// The connection used last that is still silent. `certain`: as of now, and not as of when the
+    /// ring was last looked at; for a request that can't be sent again.
+    pub(crate) fn take(&self, certain: bool) -> Option<Box<Connection>> {
         loop {
             let mut connection = self.idle.borrow_mut().pop()?.connection;
-            if connection.is_quiet() {
+            if connection.is_quiet() && (!certain || connection.watch.is_silent()) {
                 self.cells.upstream_reused.add(1);
                 return Some(connection);
             }

@@ -12,7 +12,8 @@ use sluice_policy::decision::{Decision, Event};
 use sluice_policy::facts::Facts;
 use sluice_policy::flight::{Ending, Flight, Record};
 use sluice_policy::time::Now;
-use sluice_policy::world::Signal;
+use sluice_policy::world::{Effect, Signal};
+use tokio::sync::Notify;
 
 use super::{DRAIN_IDLE, Message, Seat};
 use crate::buffer::Buffers;
@@ -41,6 +42,7 @@ pub(crate) struct Worker {
     policy: RefCell<Policy>,
     current: RefCell<Rc<Current>>,
     lines: RefCell<Lines>,
+    kick: Arc<Notify>,
     clock: Clock,
     wall: Cell<WallOffset>,
     now: Cell<Now>,
@@ -108,7 +110,7 @@ impl Current {
 
 impl Worker {
     pub(crate) fn new(seat: Seat) -> Rc<Self> {
-        let Seat { generation, ledger, clock, cells, journal, .. } = seat;
+        let Seat { generation, ledger, kick, clock, cells, journal, .. } = seat;
         let config = &generation.config;
         let pools = Pools::new(Arc::clone(&cells));
         pools.adopt(&config.plan, &generation.addresses);
@@ -125,6 +127,7 @@ impl Worker {
             current: RefCell::new(Current::new(config, &cells)),
             lines: RefCell::new(Lines::new(journal)),
             ids,
+            kick,
             clock,
             wall: Cell::new(wall),
             now: Cell::new(now),
@@ -170,7 +173,16 @@ impl Worker {
             | Event::Woke
             | Event::Missed => self.now(),
         };
-        self.policy.borrow_mut().decide(now, facts, flight, event)
+        let mut policy = self.policy.borrow_mut();
+        let decision = policy.decide(now, facts, flight, event);
+        if let Decision::Wait(_) = decision {
+            while let Some(effect) = policy.poll(now) {
+                match effect {
+                    Effect::Kick => self.kick.notify_one(),
+                }
+            }
+        }
+        decision
     }
 
     pub(crate) fn end(&self, flight: Flight, ending: Ending) -> Record {
@@ -201,6 +213,7 @@ impl Worker {
         let cell = match bad.status {
             408 => &cells.refused_408,
             414 => &cells.refused_414,
+            417 => &cells.refused_417,
             431 => &cells.refused_431,
             501 => &cells.refused_501,
             505 => &cells.refused_505,

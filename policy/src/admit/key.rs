@@ -3,6 +3,8 @@
 use core::hash::Hasher;
 use core::net::IpAddr;
 
+use siphasher::sip128::{Hasher128 as _, SipHasher13};
+
 use super::Ask;
 use crate::ledger::{CountKey, Ledger};
 use crate::plan::RouteKey;
@@ -51,6 +53,20 @@ impl Key {
         }
         // Zero stands for nobody in the ledger.
         CountKey { rule, hash: hasher.finish().max(1) }
+    }
+}
+
+impl Key {
+    /// The same count as every gateway names it. For what is not on the fast path.
+    pub(crate) fn name(&self, rule: u64, ask: &Ask<'_>) -> [u64; 2] {
+        let mut hasher = SipHasher13::new();
+        hasher.write_u64(rule);
+        for part in &self.0 {
+            part.write(&mut hasher, ask.facts, ask.route);
+        }
+        // Not keyed by this node's secret, so wide enough that nobody finds a second key for one.
+        let hash = hasher.finish128();
+        [hash.h1, hash.h2]
     }
 }
 

@@ -6,6 +6,7 @@ pub mod addresses;
 pub mod concurrency;
 pub mod key;
 pub mod rate_limit;
+pub mod shared;
 pub mod size;
 
 use serde::Deserialize;
@@ -17,7 +18,7 @@ use crate::facts::Facts;
 use crate::flight::{Flight, Step};
 use crate::ledger::Ledger;
 use crate::plan::{Problem, RouteId, RouteKey};
-use crate::time::Now;
+use crate::time::{Instant, Now};
 
 /// One reason to stop a request.
 ///
@@ -73,6 +74,8 @@ pub enum Verdict {
     Pass,
     Deny(Answer),
     Need(Need),
+    /// Ask again then: the store is being asked for tokens.
+    Park(Instant),
 }
 
 impl Verdict {
@@ -143,7 +146,9 @@ macro_rules! filters {
                         if let Some(Some(rule)) = rules.$name.get(route.index()) {
                             match self.$name.check(ask, rule, flight) {
                                 Verdict::Pass => {}
-                                stop @ (Verdict::Deny(_) | Verdict::Need(_)) => return stop,
+                                stop @ (Verdict::Deny(_) | Verdict::Need(_) | Verdict::Park(_)) => {
+                                    return stop;
+                                }
                             }
                         }
                         flight.stage += 1;

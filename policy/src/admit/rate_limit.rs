@@ -1,13 +1,18 @@
 //! Bound the rate of requests, by the named limits: token buckets that all workers share.
 
+use core::time::Duration;
+
 use serde::Deserialize;
 
 use super::key::{Key, PARTS};
+use super::shared::{self, Shared, Spent, Unready};
+pub use super::shared::{Lost, StoreName};
 use super::{Ask, Context, Filter, Verdict};
 use crate::decision::Answer;
 use crate::flight::{Flight, Limit, Step};
 use crate::ledger::{CountKey, Taken};
 use crate::mechanism::gcra::{Gcra, Level};
+use crate::mechanism::lease::Terms;
 use crate::plan::{Problem, stable_hash};
 use crate::unit::Rate;
 
@@ -34,6 +39,15 @@ pub struct LimitSpec {
     /// What one request takes. Default 1.
     #[serde(default)]
     pub cost: Option<u32>,
+    /// Where it is counted: `redis` is over all gateways that share the Redis of `[store.redis]`.
+    /// Default: in this process.
+    #[serde(default)]
+    pub store: Option<StoreName>,
+    /// What to do while the store can't be asked: `open` lets everything through, `closed` refuses
+    /// everything, `local` counts this gateway's share (the rate divided by `store.redis.nodes`).
+    /// Default `local`.
+    #[serde(default)]
+    pub lost: Option<Lost>,
 }
 
 /// Every named limit of a plan, by its place.
@@ -48,12 +62,14 @@ struct Named {
 }
 
 #[derive(Debug)]
-struct Meaning {
+pub(super) struct Meaning {
     /// A hash of the limit's name: part of every key, so that limits never share a count.
-    rule: u64,
-    key: Key,
-    gcra: Gcra,
-    cost: u32,
+    pub(super) rule: u64,
+    pub(super) key: Key,
+    pub(super) gcra: Gcra,
+    pub(super) cost: u32,
+    /// Counted over several gateways.
+    pub(super) shared: Option<Shared>,
 }
 
 /// The limits of one route, by their places in the plan, each once.
@@ -62,15 +78,26 @@ pub struct Rule(Box<[u16]>);
 
 /// A limit that a request is being counted against.
 #[derive(Clone, Copy)]
-struct Counted<'a> {
-    limit: u16,
-    meaning: &'a Meaning,
-    key: CountKey,
-    taken: Option<Taken>,
+pub(super) struct Counted<'a> {
+    pub(super) limit: u16,
+    pub(super) meaning: &'a Meaning,
+    pub(super) key: CountKey,
+    taken: Option<Grasp>,
+}
+
+/// What was taken, to be given back if the next limit refuses.
+#[derive(Clone, Copy)]
+enum Grasp {
+    Node(Taken),
+    Store(Spent),
 }
 
 impl Limits {
-    pub(crate) fn compile(specs: Vec<(String, LimitSpec)>, problems: &mut Vec<Problem>) -> Self {
+    pub(crate) fn compile(
+        specs: Vec<(String, LimitSpec)>,
+        nodes: Option<u32>,
+        problems: &mut Vec<Problem>,
+    ) -> Self {
         if specs.len() > usize::from(u16::MAX) {
             problems.push(Problem {
                 path: "limit".to_owned(),
@@ -79,7 +106,7 @@ impl Limits {
             });
         }
         let compile = |(name, spec): (String, LimitSpec)| {
-            let meaning = Meaning::compile(&name, &spec, problems);
+            let meaning = Meaning::compile(&name, &spec, nodes, problems);
             Named { name, meaning }
         };
         Self(specs.into_iter().map(compile).collect())
@@ -93,6 +120,17 @@ impl Limits {
         self.0.get(usize::from(limit))?.meaning.as_ref()
     }
 
+    pub(crate) fn shared(&self) -> impl Iterator<Item = (&str, u64, Terms)> {
+        let shared = |named: &Named| {
+            let meaning = named.meaning.as_ref()?;
+            Some((meaning.rule, meaning.shared.as_ref()?.terms))
+        };
+        self.0.iter().filter_map(move |named| {
+            let (rule, terms) = shared(named)?;
+            Some((named.name.as_str(), rule, terms))
+        })
+    }
+
     fn place(&self, name: &str) -> Option<u16> {
         u16::try_from(self.0.iter().position(|named| named.name == name)?).ok()
     }
@@ -103,9 +141,15 @@ impl Limits {
 }
 
 impl Meaning {
-    fn compile(name: &str, spec: &LimitSpec, problems: &mut Vec<Problem>) -> Option<Self> {
+    fn compile(
+        name: &str,
+        spec: &LimitSpec,
+        nodes: Option<u32>,
+        problems: &mut Vec<Problem>,
+    ) -> Option<Self> {
         let path = format!("limit.{name}");
         let found = problems.len();
+        let shared = Shared::compile(spec, nodes, &path, problems);
         let mut problem = |below: &str, message: String, hint: &str| {
             let hint = Some(hint.to_owned());
             problems.push(Problem { path: format!("{path}{below}"), message, hint });
@@ -136,7 +180,7 @@ impl Meaning {
             problem(".rate", "the bucket takes more than nine years to fill".to_owned(), hint);
         }
         let rule = stable_hash(&["limit", name]);
-        (problems.len() == found).then_some(Self { rule, key, gcra: gcra?, cost })
+        (problems.len() == found).then_some(Self { rule, key, gcra: gcra?, cost, shared })
     }
 }
 
@@ -175,7 +219,9 @@ impl Filter for RateLimit {
     /// All or nothing: a refused request takes from none of its limits. Another worker may take
     /// the last token between our look and our grasp; what was grasped by then is given back.
     fn check(&mut self, ask: &Ask<'_>, rule: &Rule, flight: &mut Flight) -> Verdict {
-        if let [limit] = *rule.0 {
+        if let [limit] = *rule.0
+            && ask.limits.meaning(limit).is_none_or(|meaning| meaning.shared.is_none())
+        {
             return alone(ask, limit, flight);
         }
         let mut space = [None; LIMITS_MAX];
@@ -188,10 +234,12 @@ impl Filter for RateLimit {
         if let Some(refusal) = look(ask, &space, flight) {
             return refusal;
         }
+        if let Some(verdict) = await_store(ask, &space, flight) {
+            return verdict;
+        }
         for i in 0..space.len() {
             let Some(counted) = &mut space[i] else { break };
-            let Meaning { gcra, cost, .. } = *counted.meaning;
-            match ask.ledger.take(ask.now.at, counted.key, gcra, cost) {
+            match take(ask, counted, flight) {
                 Ok(taken) => counted.taken = Some(taken),
                 Err(wait) => {
                     let (limit, meaning) = (counted.limit, counted.meaning);
@@ -204,10 +252,38 @@ impl Filter for RateLimit {
         }
         for counted in space.iter().flatten() {
             if let Some(taken) = counted.taken {
-                note(flight, counted.limit, counted.meaning, taken.level, true);
+                let level = match taken {
+                    Grasp::Node(taken) => taken.level,
+                    Grasp::Store(spent) => spent.level,
+                };
+                note(flight, counted.limit, counted.meaning, level, true);
             }
         }
         Verdict::Pass
+    }
+}
+
+fn take(ask: &Ask<'_>, counted: &Counted<'_>, flight: &Flight) -> Result<Grasp, Duration> {
+    let Meaning { gcra, cost, .. } = *counted.meaning;
+    match &counted.meaning.shared {
+        Some(shared) => shared.take(ask, counted, flight).map(Grasp::Store),
+        None => ask.ledger.take(ask.now.at, counted.key, gcra, cost).map(Grasp::Node),
+    }
+}
+
+/// Whether the limits that a store counts refuse, or have nothing in hand yet.
+fn await_store(
+    ask: &Ask<'_>,
+    space: &[Option<Counted<'_>>],
+    flight: &mut Flight,
+) -> Option<Verdict> {
+    match shared::ready(ask, space, flight)? {
+        Unready::Park(until) => Some(Verdict::Park(until)),
+        Unready::Refused { limit, wait } => {
+            let meaning = ask.limits.meaning(limit)?;
+            note(flight, limit, meaning, Level { left: 0, reset: wait }, false);
+            Some(refuse(wait))
+        }
     }
 }
 
@@ -232,6 +308,9 @@ fn alone(ask: &Ask<'_>, limit: u16, flight: &mut Flight) -> Verdict {
 fn look(ask: &Ask<'_>, space: &[Option<Counted<'_>>], flight: &mut Flight) -> Option<Verdict> {
     let mut longest = None;
     for Counted { limit, meaning, key, .. } in space.iter().flatten() {
+        if meaning.shared.is_some() {
+            continue;
+        }
         match ask.ledger.peek(ask.now.at, *key, meaning.gcra, meaning.cost) {
             Ok(_) => {}
             Err((level, wait)) => {
@@ -246,13 +325,17 @@ fn look(ask: &Ask<'_>, space: &[Option<Counted<'_>>], flight: &mut Flight) -> Op
 
 fn give_back(ask: &Ask<'_>, space: &[Option<Counted<'_>>]) {
     for counted in space.iter().flatten() {
-        if let Some(taken) = counted.taken {
-            ask.ledger.give_back(taken, counted.meaning.gcra, counted.meaning.cost);
+        match counted.taken {
+            Some(Grasp::Node(taken)) => {
+                ask.ledger.give_back(taken, counted.meaning.gcra, counted.meaning.cost);
+            }
+            Some(Grasp::Store(spent)) => spent.give_back(ask.ledger),
+            None => {}
         }
     }
 }
 
-fn refuse(wait: core::time::Duration) -> Verdict {
+fn refuse(wait: Duration) -> Verdict {
     let problem = Answer::problem(429, "limit.exceeded");
     Verdict::Deny(Answer { retry_after: Some(wait), ..problem })
 }

@@ -13,6 +13,8 @@
 //! most as long as the new limit takes to fill an empty bucket.
 
 pub(crate) mod boards;
+pub(crate) mod intake;
+pub(crate) mod leases;
 mod table;
 
 use core::sync::atomic::AtomicU64;
@@ -24,6 +26,7 @@ use std::sync::Arc;
 use siphasher::sip::SipHasher13;
 
 use crate::ledger::boards::{BOARDS_MAX, Boards};
+use crate::ledger::leases::Leases;
 use crate::ledger::table::{Refused, Table, Words};
 use crate::mechanism::breaker::{Force, View};
 use crate::mechanism::gcra::{Gcra, Level, NEVER, ticks, ticks_of};
@@ -53,6 +56,8 @@ pub struct Ledger {
     /// this one, so a clock that goes back grants nothing.
     latest: AtomicU64,
     hasher: SipHasher13,
+    /// Counts that other gateways share.
+    pub(crate) leases: Leases,
 }
 
 /// Whose breaker: an upstream's key, or an endpoint's.
@@ -108,6 +113,7 @@ impl Ledger {
             boards: Arc::new(Boards::new(BOARDS_MAX)),
             latest: AtomicU64::new(0),
             hasher: SipHasher13::new_with_key(&secret),
+            leases: Leases::default(),
         }
     }
 

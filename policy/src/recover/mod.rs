@@ -32,7 +32,8 @@ pub(crate) fn remedy(failure: Failure, repeatable: bool, refreshed: bool) -> Rem
     }
 }
 
-/// RFC 9110 section 9.2.2. Methods that nobody has defined may do anything.
-pub(crate) fn idempotent(method: &str) -> bool {
+/// Whether a request may be sent twice (RFC 9110 section 9.2.2). Methods that nobody has defined
+/// may do anything.
+pub fn idempotent(method: &str) -> bool {
     matches!(method, "GET" | "HEAD" | "OPTIONS" | "TRACE" | "PUT" | "DELETE")
 }

@@ -4,6 +4,7 @@
 //! Still pure. The same seed gives the same run, to the last record.
 
 pub mod night;
+pub mod reserve;
 mod script;
 mod world;
 

@@ -127,7 +127,7 @@ fn plan(matches: &str) -> Option<Plan> {
     };
     let rate = Rate::new(core::num::NonZeroU64::MIN, core::time::Duration::from_millis(1))?;
     let keys = ["ip", "header:x", "path", "method", "route"].map(str::to_owned).to_vec();
-    let limit = |key| LimitSpec { key, rate, burst: Some(20), cost: None };
+    let limit = |key| LimitSpec { key, rate, burst: Some(20), cost: None, store: None, lost: None };
     let specs = Specs {
         size: Some(SizeSpec { body: Some(ByteSize(1 << 32)), ..SizeSpec::default() }),
         limits: Some(vec!["fine".to_owned(), "ip".to_owned()]),
@@ -138,6 +138,7 @@ fn plan(matches: &str) -> Option<Plan> {
         upstreams: vec![("a".to_owned(), upstream)],
         limits: vec![("fine".to_owned(), limit(keys)), ("ip".to_owned(), limit(Vec::new()))],
         routes: vec![("r".to_owned(), route, specs)],
+        nodes: None,
     };
     Plan::compile(draft).ok()
 }

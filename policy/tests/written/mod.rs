@@ -9,7 +9,8 @@ use toml::{Table, Value};
 
 /// What is written, or the test's own mistake.
 fn draft(mut file: Table) -> Draft {
-    let mut draft = Draft::default();
+    let nodes = file.remove("nodes").map(|nodes| nodes.try_into().expect("a number"));
+    let mut draft = Draft { nodes, ..Draft::default() };
     for (name, value) in section(&mut file, "upstream") {
         draft.upstreams.push((name, value.try_into().expect("an upstream")));
     }

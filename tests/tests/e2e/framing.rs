@@ -202,6 +202,15 @@ fn an_answer_to_head_has_no_body_whatever_its_fields_say() {
     assert_eq!(origin.connections(), 1);
 }
 
+#[test]
+fn a_refused_head_request_gets_no_body_either() {
+    let sluice = Sluice::before(&Origin::ok("hello"));
+    let mut client = sluice.client();
+    client.send("HEAD /a HTTP/1.1\r\nX-A : b\r\n\r\n");
+    let text = client.read_to_close();
+    assert!(text.starts_with("HTTP/1.1 400 ") && text.ends_with("\r\n\r\n"), "{text:?}");
+}
+
 #[track_caller]
 fn refused(sluice: &Sluice, text: &str, status: u16) {
     let mut client = sluice.client();

@@ -152,7 +152,7 @@ impl Exchange for Connection {
         }
         let mut finish = Finish::Whole;
         if !self.send(out, 0).await {
-            finish = Finish::ClientGone;
+            (bytes, finish) = (0, Finish::ClientGone);
         } else if !response.done() {
             let (more, how) = self.stream(&mut response, encoder).await;
             bytes += more;

@@ -107,8 +107,9 @@ impl Source {
         }
         let (result, buffer) = ready!(self.reader.poll_read(cx));
         Poll::Ready(match result {
-            Ok(n) if n > 0 => Ok(buffer),
+            // Even when bytes came with the deadline: no more can be read.
             Ok(_) | Err(_) if self.watch.fired() => Err(ClientFault::Slow),
+            Ok(n) if n > 0 => Ok(buffer),
             Ok(_) | Err(_) => Err(ClientFault::Gone),
         })
     }

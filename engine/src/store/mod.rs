@@ -1,0 +1,137 @@
+//! Counts that several gateways share, kept in Redis: the control thread's part.
+//!
+//! What to ask and what answers mean is policy's ([`Keeper`]); here is the connection, with its
+//! losses. Workers never wait for any of it.
+
+mod clerk;
+mod link;
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use sluice_policy::keeper::{Figures, Keeper};
+use sluice_policy::ledger::Ledger;
+use sluice_policy::plan::Plan;
+use tokio::sync::{Notify, mpsc, oneshot};
+
+use crate::clock::Clock;
+
+/// What everybody else has of the store.
+#[derive(Clone, Debug)]
+pub(crate) struct Store {
+    orders: mpsc::UnboundedSender<Order>,
+    report: Arc<Mutex<Report>>,
+}
+
+/// To the clerk.
+#[derive(Debug)]
+pub(crate) enum Order {
+    Adopt(Setting),
+    /// Give back what is held; tell when that is done.
+    Farewell(oneshot::Sender<()>),
+}
+
+/// What a configuration says of the store.
+#[derive(Clone, Debug)]
+pub(crate) struct Setting {
+    pub(crate) plan: Arc<Plan>,
+    /// None: there is no store.
+    pub(crate) client: Option<Client>,
+}
+
+/// Where a Redis is. Its address may hold a password: it is never printed.
+#[derive(Clone)]
+pub(crate) struct Client {
+    url: String,
+    client: redis::Client,
+}
+
+/// How the store does.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Report {
+    pub(crate) state: State,
+    pub(crate) figures: Figures,
+    pub(crate) server: Option<String>,
+    /// How often it was lost.
+    pub(crate) losses: u64,
+    pub(crate) why: Option<String>,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum State {
+    /// No limit needs one.
+    #[default]
+    Off,
+    Connecting,
+    Up,
+    /// Each limit does what it says for that.
+    Lost,
+}
+
+/// How long the end of a drain waits for tokens to be given back.
+const FAREWELL: Duration = Duration::from_millis(200);
+
+impl State {
+    pub(crate) const fn name(self) -> &'static str {
+        match self {
+            Self::Off => "off",
+            Self::Connecting => "connecting",
+            Self::Up => "up",
+            Self::Lost => "lost",
+        }
+    }
+}
+
+impl Client {
+    /// # Errors
+    /// When that is no address. The message does not repeat it.
+    pub(crate) fn new(url: String) -> Result<Self, String> {
+        let client = redis::Client::open(url.as_str())
+            .map_err(|e| format!("no address of a Redis: {}", e.category()))?;
+        Ok(Self { url, client })
+    }
+}
+
+impl std::fmt::Debug for Client {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Client({})", self.client.get_connection_info().addr())
+    }
+}
+
+impl Store {
+    /// Starts the clerk. `kick`: a request waits.
+    pub(crate) fn start(
+        ledger: Arc<Ledger>,
+        clock: Clock,
+        kick: Arc<Notify>,
+        setting: Setting,
+    ) -> Self {
+        let (orders, ordered) = mpsc::unbounded_channel();
+        let report = Arc::new(Mutex::new(Report::default()));
+        let keeper = Keeper::new(ledger);
+        let clerk = clerk::Clerk::new(keeper, clock, kick, Arc::clone(&report), setting);
+        tokio::spawn(clerk.work(ordered));
+        Self { orders, report }
+    }
+
+    pub(crate) fn adopt(&self, setting: Setting) {
+        // The clerk works as long as the process does.
+        let _ = self.orders.send(Order::Adopt(setting));
+    }
+
+    /// Gives back what this node holds, as far as that can be done in a moment.
+    pub(crate) async fn farewell(self) {
+        let (tell, told) = oneshot::channel();
+        if self.orders.send(Order::Farewell(tell)).is_ok() {
+            let _ = tokio::time::timeout(FAREWELL, told).await;
+        }
+    }
+
+    pub(crate) fn report(&self) -> Report {
+        locked(&self.report).clone()
+    }
+}
+
+fn locked(report: &Mutex<Report>) -> MutexGuard<'_, Report> {
+    report.lock().unwrap_or_else(PoisonError::into_inner)
+}

@@ -1,0 +1,351 @@
+//! The control thread's part in counts that several gateways share: which keys have something to
+//! tell the store, in which batches, and what its answers mean. Pure: whoever owns a keeper moves
+//! the batches.
+
+use core::time::Duration;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use crate::ledger::Ledger;
+use crate::ledger::leases::{At, Leases};
+use crate::mechanism::lease::{GUARD, LEASE, Lease, Look, Message, Reply, Terms, micros};
+use crate::plan::Plan;
+use crate::time::Instant;
+
+/// Keys of a batch; the store works on a batch in one go.
+pub const BATCH_KEYS: usize = 16;
+/// Each in one slot of a cluster.
+pub const SHARDS: u64 = 64;
+/// How often to look, while there is something to look at.
+pub const TICK: Duration = Duration::from_millis(5);
+/// A question that is unanswered for this long means that the store is lost.
+const LOST: Duration = Duration::from_millis(100);
+
+/// Messages for keys of one shard, to be answered together.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Batch {
+    pub id: u64,
+    pub shard: u64,
+    pub keys: Vec<(String, Message)>,
+}
+
+/// How the keeper does.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Figures {
+    pub keys: u64,
+    /// Tokens in hand, over all keys.
+    pub held: u64,
+    pub batches: u64,
+    pub given_up: u64,
+    /// Tokens that the store said were void.
+    pub voided: u64,
+    /// Requests that had to wait for the store.
+    pub parked: u64,
+    pub degraded_allowed: u64,
+    pub degraded_refused: u64,
+    /// Keys that found no room.
+    pub crowded: u64,
+    /// Since the store last answered; None: it never has.
+    pub answered_ago: Option<Duration>,
+}
+
+#[derive(Debug)]
+pub struct Keeper {
+    ledger: Arc<Ledger>,
+    terms: BTreeMap<u64, (String, Terms)>,
+    keys: BTreeMap<At, Key>,
+    seq: u64,
+    batch: u64,
+    sent: BTreeMap<u64, Sent>,
+    linked: bool,
+    answered: Option<Instant>,
+    farewell: bool,
+    counts: Figures,
+}
+
+#[derive(Debug)]
+struct Key {
+    name: String,
+    shard: u64,
+    rule: u64,
+    terms: Terms,
+    /// Its rule has changed or gone: give everything back, and begin anew.
+    retires: bool,
+    lease: Lease,
+}
+
+#[derive(Debug)]
+struct Sent {
+    at: Instant,
+    keys: Vec<(At, u64)>,
+}
+
+impl Keeper {
+    pub fn new(ledger: Arc<Ledger>) -> Self {
+        Self {
+            ledger,
+            terms: BTreeMap::new(),
+            keys: BTreeMap::new(),
+            seq: 0,
+            batch: 0,
+            sent: BTreeMap::new(),
+            linked: false,
+            answered: None,
+            farewell: false,
+            counts: Figures::default(),
+        }
+    }
+
+    /// Count by these rules from now on. The first that has shared limits takes the memory for
+    /// them.
+    pub fn adopt(&mut self, plan: &Plan) {
+        self.terms =
+            plan.shared().map(|(name, rule, terms)| (rule, (name.to_owned(), terms))).collect();
+        if !self.terms.is_empty() {
+            self.leases().open();
+        }
+        for key in self.keys.values_mut() {
+            key.retires |= self.terms.get(&key.rule).is_none_or(|(_, terms)| *terms != key.terms);
+        }
+    }
+
+    /// The store answers, under this connection's own run. What was asked of another is given up.
+    pub fn linked(&mut self, now: Instant) {
+        self.forget_sent();
+        let leases = &self.ledger.leases;
+        for (at, key) in &mut self.keys {
+            if leases.view(*at).unleased > 0 {
+                key.lease.owe();
+            }
+        }
+        leases.recover();
+        (self.linked, self.answered) = (true, Some(now));
+    }
+
+    /// There is no store to ask.
+    pub fn unlinked(&mut self, now: Instant) {
+        self.forget_sent();
+        self.linked = false;
+        if self.leases().lost_since().is_none() {
+            self.leases().lose(now);
+        }
+    }
+
+    /// Asked, and unanswered for too long: whoever owns the connection should make a new one.
+    pub fn is_stuck(&self, now: Instant) -> bool {
+        let oldest = self.sent.values().next();
+        self.linked && oldest.is_some_and(|sent| now.since(sent.at) >= LOST)
+    }
+
+    /// Whether there is anything to look after every [`TICK`].
+    pub fn is_busy(&self) -> bool {
+        !self.keys.is_empty()
+    }
+
+    /// Give everything back, and take no more. Busy until that is done.
+    pub fn farewell(&mut self) {
+        self.farewell = true;
+    }
+
+    /// Somebody waits: look only at who that is.
+    pub fn kicked(&mut self, now: Instant) -> Vec<Batch> {
+        let mut stirred = self.heard(now);
+        stirred.sort_unstable();
+        stirred.dedup();
+        self.flush(now, &stirred)
+    }
+
+    /// Look at every key.
+    pub fn tick(&mut self, now: Instant) -> Vec<Batch> {
+        self.heard(now);
+        let all: Vec<At> = self.keys.keys().copied().collect();
+        for at in &all {
+            self.lapse(now, *at);
+        }
+        let batches = self.flush(now, &all);
+        self.forget_settled(now, &all);
+        batches
+    }
+
+    /// The store's answers to a batch, in its order. An answer that makes no sense is none.
+    pub fn answered(&mut self, now: Instant, batch: u64, replies: &[Reply]) {
+        let Some(sent) = self.sent.remove(&batch) else { return };
+        if replies.len() != sent.keys.len() {
+            return self.abandon(&sent);
+        }
+        self.answered = Some(now);
+        for ((at, seq), reply) in sent.keys.into_iter().zip(replies) {
+            self.settle(now, at, seq, reply);
+        }
+    }
+
+    /// There will be no answer to this batch.
+    pub fn failed(&mut self, batch: u64) {
+        if let Some(sent) = self.sent.remove(&batch) {
+            self.abandon(&sent);
+        }
+    }
+
+    pub fn figures(&self, now: Instant) -> Figures {
+        use core::sync::atomic::Ordering::Relaxed;
+        let (leases, counts) = (self.leases(), &self.leases().counts);
+        Figures {
+            keys: self.keys.len() as u64,
+            held: self.keys.keys().map(|at| u64::from(leases.view(*at).tokens)).sum(),
+            parked: counts.parked.load(Relaxed),
+            degraded_allowed: counts.degraded_allowed.load(Relaxed),
+            degraded_refused: counts.degraded_refused.load(Relaxed),
+            answered_ago: self.answered.map(|at| now.since(at)),
+            ..self.counts
+        }
+    }
+
+    fn leases(&self) -> &Leases {
+        &self.ledger.leases
+    }
+
+    /// Takes in what workers wish for. Returns the keys that they wish it of.
+    fn heard(&mut self, now: Instant) -> Vec<At> {
+        let mut stirred = Vec::new();
+        while let Some(wish) = self.ledger.leases.wished() {
+            let Some((name, terms)) = self.terms.get(&wish.rule) else { continue };
+            let Some(at) = self.ledger.leases.settle(wish.hash) else {
+                self.counts.crowded += 1;
+                continue;
+            };
+            if !self.keys.contains_key(&at) {
+                let [first, second] = wish.name;
+                let shard = second % SHARDS;
+                let name = format!("{{s{shard:03}}}{name}:{first:016x}{second:016x}");
+                let lease = Lease::new(*terms, self.seq + 1, micros(now));
+                let (rule, terms, retires) = (wish.rule, *terms, false);
+                self.keys.insert(at, Key { name, shard, rule, terms, retires, lease });
+            }
+            self.ledger.leases.want(at, wish.cost, now.as_nanos());
+            stirred.push(at);
+        }
+        stirred
+    }
+
+    fn flush(&mut self, now: Instant, these: &[At]) -> Vec<Batch> {
+        if !self.linked {
+            return Vec::new();
+        }
+        let mut shards: BTreeMap<u64, Vec<(At, String, Message)>> = BTreeMap::new();
+        for at in these {
+            if let Some((shard, name, message)) = self.message(now, *at) {
+                shards.entry(shard).or_default().push((*at, name, message));
+            }
+        }
+        let mut batches = Vec::new();
+        for (shard, messages) in shards {
+            for some in messages.chunks(BATCH_KEYS) {
+                self.batch += 1;
+                let keys = some.iter().map(|(at, _, m)| (*at, m.seq)).collect();
+                self.sent.insert(self.batch, Sent { at: now, keys });
+                let keys = some.iter().map(|(_, name, m)| (name.clone(), *m)).collect();
+                batches.push(Batch { id: self.batch, shard, keys });
+            }
+        }
+        self.counts.batches += batches.len() as u64;
+        batches
+    }
+
+    fn message(&mut self, now: Instant, at: At) -> Option<(u64, String, Message)> {
+        self.lapse(now, at);
+        let look = self.look(now, at);
+        let key = self.keys.get_mut(&at)?;
+        let farewell = self.farewell || key.retires;
+        let leaves = farewell && (look.tokens > 0 || key.lease.owes(&look));
+        if key.lease.waits() || !(leaves || key.lease.due(&look)) {
+            return None;
+        }
+        let leases = &self.ledger.leases;
+        let most = key.lease.keeps(&look, farewell);
+        let (held, returned) = leases.cut(at, u32::try_from(most).unwrap_or(u32::MAX));
+        key.lease.give(u64::from(returned));
+        let look = Look { tokens: u64::from(held), wanted: leases.asked(at), ..look };
+        self.seq += 1;
+        let message = key.lease.message(&look, self.seq, farewell);
+        Some((key.shard, key.name.clone(), message))
+    }
+
+    /// What is in hand past its deadline is not good any more.
+    fn lapse(&mut self, now: Instant, at: At) {
+        let view = self.leases().view(at);
+        if view.tokens > 0 && now.as_nanos() >= view.deadline {
+            self.drop_held(at);
+        }
+    }
+
+    fn drop_held(&mut self, at: At) -> u64 {
+        let dropped = u64::from(self.ledger.leases.empty(at));
+        if let Some(key) = self.keys.get_mut(&at) {
+            key.lease.give(dropped);
+        }
+        dropped
+    }
+
+    fn settle(&mut self, now: Instant, at: At, seq: u64, reply: &Reply) {
+        let Some(key) = self.keys.get_mut(&at) else { return };
+        let Some(outcome) = key.lease.answer(micros(now), seq, reply) else { return };
+        if outcome.void {
+            self.counts.voided += self.drop_held(at);
+        }
+        self.lapse(now, at);
+        let leases = &self.ledger.leases;
+        if let Some(deadline) = outcome.deadline {
+            let granted = u32::try_from(reply.granted).unwrap_or(u32::MAX);
+            leases.add(at, granted, deadline.saturating_mul(1_000));
+            if let Some(key) = self.keys.get_mut(&at) {
+                key.lease.bring(u64::from(granted));
+            }
+        }
+        leases.note(at, reply.left, outcome.denied_until.saturating_mul(1_000));
+    }
+
+    fn look(&self, now: Instant, at: At) -> Look {
+        let view = self.leases().view(at);
+        Look {
+            now: micros(now),
+            used: view.used / 1_000,
+            deadline: view.deadline / 1_000,
+            tokens: u64::from(view.tokens),
+            seen: view.seen,
+            wanted: view.wanted,
+            unleased: view.unleased,
+        }
+    }
+
+    fn abandon(&mut self, sent: &Sent) {
+        self.counts.given_up += 1;
+        for (at, seq) in &sent.keys {
+            if let Some(key) = self.keys.get_mut(at) {
+                key.lease.give_up(*seq);
+            }
+        }
+    }
+
+    fn forget_sent(&mut self) {
+        for sent in core::mem::take(&mut self.sent).into_values() {
+            self.abandon(&sent);
+        }
+    }
+
+    fn forget_settled(&mut self, now: Instant, these: &[At]) {
+        for at in these {
+            let look = self.look(now, *at);
+            let gone = |key: &Key| {
+                let leaves = self.farewell || key.retires;
+                let empty = look.tokens == 0 && !key.lease.waits() && !key.lease.owes(&look);
+                key.lease.settled(&look) || (leaves && empty)
+            };
+            if self.keys.get(at).is_some_and(gone) {
+                self.keys.remove(at);
+                self.ledger.leases.leave(*at);
+            }
+        }
+    }
+}
+
+const _: () = assert!(GUARD.as_millis() < LEASE.as_millis());
