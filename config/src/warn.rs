@@ -79,9 +79,7 @@ pub(crate) fn warnings(
         let message = "every client may claim to be another".to_owned();
         warn("server.trusted_proxies", message, "name the networks of your own proxies");
     }
-    for (path, message, hint) in lint::findings(document) {
-        warn(&path, message, &hint);
-    }
+    lint::findings(document).into_iter().for_each(|(path, what, hint)| warn(&path, what, &hint));
     found.into_iter().map(|fault| document.problem(fault, Severity::Warning)).collect()
 }
 
