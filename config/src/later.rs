@@ -2,7 +2,7 @@
 //! unknown, and what stands in them is looked at, so that one run still finds every mistake.
 
 use serde::Deserialize;
-use sluice_policy::unit::{Ratio, Span};
+use sluice_policy::unit::Ratio;
 
 use crate::document::Document;
 use crate::reader::{Depends, Fault, Keys, Reader};
@@ -94,19 +94,11 @@ const LATER: &[Later] = &[
     later(Pattern::Root("tenant"), "telling tenants apart"),
     later(Pattern::Root("tls"), "TLS"),
     later(Pattern::Listener("tls"), "TLS"),
-    Later {
-        look: Some(read::<Health>),
-        ..later(Pattern::Named("upstream", "health"), "checking the health of servers")
-    },
     later(Pattern::Named("route", "auth"), "authentication"),
     later(Pattern::Named("route", "allow"), "authorization"),
     Later {
         look: Some(canary),
         ..later(Pattern::Named("route", "canary"), "sending a share to a canary")
-    },
-    Later {
-        look: Some(read::<Fallback>),
-        ..later(Pattern::Named("route", "fallback"), "a fallback")
     },
 ];
 
@@ -131,24 +123,4 @@ struct Canary {
     to: String,
     share: Option<Ratio>,
     sticky: Option<String>,
-}
-
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-#[expect(dead_code, reason = "read for its mistakes; nothing is done with it yet")]
-struct Health {
-    path: Option<String>,
-    every: Option<Span>,
-    fall: Option<u32>,
-    rise: Option<u32>,
-}
-
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-#[expect(dead_code, reason = "read for its mistakes; nothing is done with it yet")]
-struct Fallback {
-    on: Vec<String>,
-    status: Option<u16>,
-    body: Option<String>,
-    cache: Option<Span>,
 }

@@ -38,7 +38,9 @@ pub(crate) async fn serve<X: Exchange>(worker: &Rc<Worker>, exchange: &mut X) {
             }
             Decision::Relay => break relay(exchange, guard.flight(), response.take()).await,
             Decision::Answer(answer) => {
-                drop(response.take());
+                if let Some(response) = response.take() {
+                    response.discard(worker);
+                }
                 let flight = guard.flight();
                 let id = exchange.passport().request_id(exchange.head());
                 let page = Page::of(&answer, flight.plan(), &exchange.facts(), id);

@@ -12,6 +12,7 @@ use std::time::Duration;
 
 use crossbeam::channel::{Receiver, Sender};
 use sluice_config::Config;
+use sluice_policy::degrade::Switches;
 use sluice_policy::ledger::Ledger;
 use sluice_policy::plan::EndpointKey;
 use sluice_policy::world::Snapshot;
@@ -60,6 +61,10 @@ pub(crate) struct Seat {
 pub(crate) enum Message {
     /// Judge new requests by this.
     Adopt(Arc<Generation>),
+    /// These endpoints, and no others, are out by their health.
+    Vitals(Arc<[EndpointKey]>),
+    /// This, and nothing else, is switched by hand.
+    Switches(Arc<Switches>),
     /// Accept no more; end when the last connection has ended.
     Drain,
     /// Tell what you know.

@@ -2,9 +2,9 @@
 
 #![expect(clippy::unwrap_used, reason = "a test may")]
 
+use std::io::{BufRead as _, BufReader};
 use std::net::TcpListener;
 use std::process::{Child, Command, Stdio};
-use std::time::{Duration, Instant};
 
 use redis::{Commands as _, Connection};
 use sluice_policy::mechanism::dice::Dice;
@@ -30,23 +30,22 @@ fn server() -> Option<(Server, Connection)> {
     let child = Command::new("redis-server")
         .args(["--bind", "127.0.0.1", "--port", &port.to_string()])
         .args(["--save", "", "--appendonly", "no"])
-        .stdout(Stdio::null())
+        .stdout(Stdio::piped())
         .spawn();
     let Ok(child) = child else {
         assert!(std::env::var_os("CI").is_none(), "redis-server is not installed");
         eprintln!("skipped: redis-server is not installed");
         return None;
     };
-    let server = Server(child);
+    let mut server = Server(child);
+    let mut lines = BufReader::new(server.0.stdout.take().unwrap()).lines();
+    let ready = |line: &std::io::Result<String>| {
+        line.as_ref().is_ok_and(|line| line.contains("Ready to accept connections"))
+    };
+    assert!(lines.any(|line| ready(&line)), "it did not start");
     let client = redis::Client::open(format!("redis://127.0.0.1:{port}")).unwrap();
-    #[expect(clippy::disallowed_methods, reason = "how long to wait for a server to start")]
-    let began = Instant::now();
-    loop {
-        match client.get_connection() {
-            Ok(connection) => return Some((server, connection)),
-            Err(e) => assert!(began.elapsed() < Duration::from_secs(10), "{e}"),
-        }
-    }
+    let connection = client.get_connection().unwrap();
+    Some((server, connection))
 }
 
 struct Both {

@@ -5,12 +5,14 @@ use std::collections::BTreeMap;
 
 use crate::admit::Rules;
 use crate::admit::rate_limit::Limits;
+use crate::degrade::{Fallback, FallbackSpec, Source};
 use crate::draft::breaker::{BreakerSpec, EjectSpec};
 use crate::draft::{Draft, RedirectSpec, RespondSpec, RouteSpec, ServerSpec, UpstreamSpec};
 use crate::header;
+use crate::health::Check;
 use crate::plan::{
-    Endpoint, EndpointKey, Plan, Problem, Reply, ReplyId, Rewrite, Route, RouteKey, Spread, Target,
-    Timeouts, Upstream, UpstreamId, UpstreamKey,
+    Endpoint, EndpointKey, GroupKey, Plan, Problem, Reply, ReplyId, Rewrite, Route, RouteKey,
+    Spread, Target, Timeouts, Upstream, UpstreamId, UpstreamKey,
 };
 use crate::route::{Matcher, Table};
 use crate::steer::guard::{Breaker, Eject, Resilience};
@@ -98,6 +100,9 @@ impl Work {
             first: self.endpoints,
         };
         self.endpoints += endpoints.len();
+        let problems = &mut self.problems;
+        let health =
+            spec.health.map(|health| Check::compile(health, &format!("{path}.health"), problems));
         self.upstreams.push(Upstream {
             key: UpstreamKey::of(&[&name]),
             name,
@@ -107,6 +112,7 @@ impl Work {
             spread,
             timeouts,
             resilience,
+            health,
         });
     }
 
@@ -188,8 +194,28 @@ impl Work {
                 problems,
             ),
         };
+        let fallback =
+            spec.fallback.and_then(|spec| self.fallback(spec, &format!("{path}.fallback")));
+        if spec.group.as_ref().is_some_and(|group| !is_name(group)) {
+            let message = format!("{:?} cannot be the name of a group", spec.group);
+            let hint = "a name is letters, digits, - and _";
+            self.problem(&format!("{path}.group"), message, hint);
+        }
         let target = self.target(spec.to, spec.redirect, spec.respond, path)?;
-        Some(Route { name, key, rewrite, target, timeout: timeout.unwrap_or(ROUTE_TIMEOUT), retry })
+        Some(Route {
+            name,
+            key,
+            rewrite,
+            group: spec.group.map(|name| {
+                let key = GroupKey::of(&[&name]);
+                (name, key)
+            }),
+            vital: spec.vital,
+            fallback,
+            target,
+            timeout: timeout.unwrap_or(ROUTE_TIMEOUT),
+            retry,
+        })
     }
 
     fn target(
@@ -234,6 +260,29 @@ impl Work {
         }
     }
 
+    fn fallback(&mut self, spec: FallbackSpec, path: &str) -> Option<Fallback> {
+        let FallbackSpec { on, status, body, file, content_type } = spec;
+        if on.as_ref().is_some_and(Vec::is_empty) {
+            let hint = "name a cause, or leave `on` out";
+            self.problem(&format!("{path}.on"), "it never comes up".to_owned(), hint);
+        }
+        if body.is_some() && file.is_some() {
+            let hint = "write one of `body` and `file`";
+            self.problem(&format!("{path}.file"), "there is a body already".to_owned(), hint);
+        }
+        if file.as_ref().is_some_and(|file| !file.starts_with('/')) {
+            let message = format!("{file:?} is not a full path");
+            let hint = "write it like \"/etc/sluice/sorry.html\"";
+            self.problem(&format!("{path}.file"), message, hint);
+        }
+        let empty = body.as_ref().is_none_or(String::is_empty) && file.is_none();
+        let source = if empty { Source::Empty } else { Source::Static };
+        let status = status.or(Some(503));
+        let spec = RespondSpec { status, body: body.unwrap_or_default(), content_type };
+        let reply = Reply { file, ..self.respond(spec, path) };
+        Some(Fallback::new(on.as_deref(), self.reply(reply)?, source))
+    }
+
     fn redirect(&mut self, spec: RedirectSpec, path: &str) -> Reply {
         let status = spec.status.unwrap_or(308);
         if !matches!(status, 301 | 302 | 303 | 307 | 308) {
@@ -249,7 +298,7 @@ impl Work {
             self.problem(&format!("{path}.to"), message, hint);
         }
         let content_type = "text/plain; charset=utf-8".to_owned();
-        Reply { status, location: Some(spec.to), content_type, body: [].into() }
+        Reply { status, location: Some(spec.to), content_type, body: [].into(), file: None }
     }
 
     fn respond(&mut self, spec: RespondSpec, path: &str) -> Reply {
@@ -268,7 +317,8 @@ impl Work {
             let hint = "like `application/json`";
             self.problem(&format!("{path}.content_type"), message, hint);
         }
-        Reply { status, location: None, content_type, body: spec.body.into_bytes().into() }
+        let body = spec.body.into_bytes().into();
+        Reply { status, location: None, content_type, body, file: None }
     }
 
     fn reply(&mut self, reply: Reply) -> Option<ReplyId> {
@@ -295,6 +345,11 @@ impl Work {
             self.problem(path, message, "write it like `/v1`");
         }
     }
+}
+
+fn is_name(text: &str) -> bool {
+    let plain = |b: u8| b.is_ascii_alphanumeric() || b == b'-' || b == b'_';
+    !text.is_empty() && text.len() <= 64 && text.bytes().all(plain)
 }
 
 /// `/v1/` means `/v1`: prefixes end on a segment boundary anyway.

@@ -4,6 +4,7 @@
 pub use crate::recover::idempotent;
 use core::time::Duration;
 
+use crate::degrade::Source;
 use crate::plan::{CacheKey, EndpointKey, ReplyId, UpstreamId};
 use crate::time::Instant;
 
@@ -105,12 +106,15 @@ pub struct Answer {
     pub code: &'static str,
     /// Rounded up to whole seconds on the wire.
     pub retry_after: Option<Duration>,
-    /// Set for what the operator wrote (redirect, fixed response); None for a problem of ours.
+    /// Set for what the operator wrote (redirect, fixed response, fallback); None for a problem of
+    /// ours.
     pub reply: Option<ReplyId>,
+    /// It stands for what could not be had. `code` says why.
+    pub degraded: Option<Source>,
 }
 
 impl Answer {
     pub const fn problem(status: u16, code: &'static str) -> Self {
-        Self { status, code, retry_after: None, reply: None }
+        Self { status, code, retry_after: None, reply: None, degraded: None }
     }
 }

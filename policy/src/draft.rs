@@ -14,8 +14,10 @@ use serde::{Deserialize, Deserializer};
 
 use crate::admit::Specs;
 use crate::admit::rate_limit::LimitSpec;
+use crate::degrade::FallbackSpec;
 use crate::draft::breaker::{BreakerSpec, EjectSpec};
 use crate::draft::retry::RetrySpec;
+use crate::health::HealthSpec;
 use crate::unit::{BadUnit, Network, Span, two_lines};
 
 /// Everything about decisions, by name. Names are what logs, metrics and the console use.
@@ -54,6 +56,8 @@ pub struct UpstreamSpec {
     /// Whether single servers that fail are taken out: `"on"`, `"off"`, or a table. Default:
     /// `"on"` where there is a `breaker`.
     pub eject: Option<EjectSpec>,
+    /// Ask the servers how they are, and send nothing to those that are not well.
+    pub health: Option<HealthSpec>,
 }
 
 /// One server. Its text form is its address alone, with weight 1.
@@ -116,6 +120,13 @@ pub struct RouteSpec {
     pub strip_prefix: Option<String>,
     /// Put in front of the path, after stripping.
     pub add_prefix: Option<String>,
+    /// What is answered instead of failing.
+    pub fallback: Option<FallbackSpec>,
+    /// A name by which operators switch this route off, together with all others of that name.
+    pub group: Option<String>,
+    /// It lives on in survival mode, when only what is vital does.
+    #[serde(default)]
+    pub vital: bool,
     /// What is changed in the header fields that a server sees.
     #[serde(default)]
     pub request_headers: HeaderSpec,

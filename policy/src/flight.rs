@@ -4,6 +4,7 @@ use core::time::Duration;
 use std::rc::Rc;
 
 use crate::decision::{Answer, Need};
+use crate::degrade::Cause;
 use crate::ledger::Permit;
 use crate::mechanism::window::Era;
 use crate::plan::{EndpointKey, Plan, Route, RouteId, UpstreamId};
@@ -212,6 +213,13 @@ impl Record {
     /// The plan this request was judged by: the one in which its ids mean something.
     pub fn plan(&self) -> &Plan {
         &self.plan
+    }
+
+    /// Why and from where, by name, when the answer stood for what could not be had.
+    pub fn degraded(&self) -> Option<(&'static str, &'static str)> {
+        let answer = self.answer?;
+        let source = answer.degraded?;
+        Some((Cause::of(&answer)?.name(), source.name()))
     }
 }
 

@@ -9,10 +9,12 @@
 pub mod admit;
 mod compile;
 pub mod decision;
+pub mod degrade;
 pub mod draft;
 pub mod facts;
 pub mod flight;
 mod header;
+pub mod health;
 pub mod keeper;
 pub mod ledger;
 pub mod mechanism;
@@ -32,6 +34,7 @@ use std::sync::Arc;
 
 use crate::admit::{Ask, Chain, Verdict};
 use crate::decision::{Answer, Call, Decision, Event, Failure};
+use crate::degrade::{Cause, Switches};
 use crate::draft::retry::Retry;
 use crate::facts::{Body, Facts};
 use crate::flight::{Attempt, Ending, Finish, Flight, Otherwise, Phase, Record, Step, Tries};
@@ -51,6 +54,7 @@ pub struct Policy {
     ledger: Arc<Ledger>,
     chain: Chain,
     steer: Steer,
+    switches: Switches,
     in_flight: u32,
     /// A flight has been parked since the last poll.
     parked: bool,
@@ -68,6 +72,7 @@ impl Policy {
             ledger,
             chain: Chain::default(),
             steer,
+            switches: Switches::default(),
             in_flight: 0,
             parked: false,
             latest: Instant::default(),
@@ -190,8 +195,10 @@ impl Policy {
             Signal::Force { breaker, force } => {
                 self.ledger.force(breaker, now.at, force);
             }
+            Signal::Vitals { out } => self.steer.heed(&self.plan, now.at, out),
+            Signal::Switches(switches) => self.switches = switches.clone(),
             // Nothing that decides listens to these yet.
-            Signal::Members { .. } | Signal::Pressure { .. } => {}
+            Signal::Members { .. } | Signal::Probed { .. } | Signal::Pressure { .. } => {}
         }
     }
 
@@ -221,6 +228,9 @@ impl Policy {
         let Some((id, route)) = routed(&plan, flight) else {
             return over(flight, Answer::problem(404, "route.none"));
         };
+        if let Some(answer) = self.switches.verdict(route) {
+            return over(flight, answer);
+        }
         let ask = Ask { now, facts, route: route.key, ledger: &self.ledger, limits: &plan.limits };
         match self.chain.check(&ask, &plan.rules, id, flight) {
             Verdict::Pass => self.proceed(now, flight, route),
@@ -378,6 +388,8 @@ impl Policy {
             let outcome = Outcome::Responded { status, took, timed: timed(facts.body) };
             self.steer.judge(&plan, attempt.spot, permits, outcome, now.at);
         }
+        let instead = Answer::problem(status, "upstream.status");
+        let replaced = status >= 500 && degrade::covers(&plan, flight.route, Cause::Status);
         if let Some((_, route)) = routed(&plan, flight)
             && route.retry.on.status(status)
             && flight.tries.retries < route.retry.max
@@ -385,8 +397,11 @@ impl Policy {
             && idempotent(facts.method)
             && let Some(Attempt { spot, .. }) = stand(flight)
         {
-            flight.otherwise = Otherwise::Relay;
+            flight.otherwise = if replaced { Otherwise::Answer(instead) } else { Otherwise::Relay };
             return self.wait(now, flight, route, spot);
+        }
+        if replaced {
+            return over(flight, instead);
         }
         flight.phase = Phase::Over;
         Decision::Relay
@@ -485,6 +500,7 @@ const OPEN_WAIT_MIN: Duration = Duration::from_secs(1);
 const OPEN_WAIT_MAX: Duration = Duration::from_secs(300);
 
 fn over(flight: &mut Flight, answer: Answer) -> Decision {
+    let answer = degrade::instead(&flight.plan, flight.route, answer);
     flight.phase = Phase::Over;
     flight.answer = Some(answer);
     Decision::Answer(answer)

@@ -8,9 +8,11 @@ use siphasher::sip::SipHasher13;
 
 use crate::admit::Rules;
 use crate::admit::rate_limit::Limits;
+use crate::degrade::Fallback;
 use crate::draft::Balance;
 use crate::draft::retry::Retry;
 use crate::facts::Facts;
+use crate::health::Check;
 use crate::ledger::BreakerKey;
 use crate::mechanism::lease::Terms;
 use crate::route::Table;
@@ -61,6 +63,8 @@ key! {
     UpstreamKey
     /// A hash of the route's name.
     RouteKey
+    /// A hash of the name of a group of routes.
+    GroupKey
     /// A hash of what the stored response depends on.
     CacheKey
 }
@@ -82,6 +86,11 @@ pub struct Route {
     pub name: String,
     pub key: RouteKey,
     pub rewrite: Rewrite,
+    /// What it is switched off by.
+    pub group: Option<(String, GroupKey)>,
+    /// It lives on in survival mode.
+    pub vital: bool,
+    pub(crate) fallback: Option<Fallback>,
     pub(crate) target: Target,
     /// From the request's arrival to the response's head.
     pub(crate) timeout: Duration,
@@ -127,6 +136,7 @@ pub struct Upstream {
     pub(crate) spread: Spread,
     pub(crate) timeouts: Timeouts,
     pub(crate) resilience: Resilience,
+    pub(crate) health: Option<Check>,
 }
 
 /// How requests are spread over the endpoints, worked out ahead.
@@ -166,6 +176,8 @@ pub struct Reply {
     pub location: Option<String>,
     pub content_type: String,
     pub body: Arc<[u8]>,
+    /// The body is what this file holds; see [`Plan::supply`].
+    pub file: Option<String>,
 }
 
 /// One thing wrong with what was written, where, and what would be right.
@@ -214,6 +226,19 @@ impl Plan {
             let each = each.map(move |e| (name, Some(e.address.as_str()), BreakerKey::from(e.key)));
             whole.into_iter().chain(each)
         })
+    }
+
+    /// The files that hold bodies of replies. Whoever may open files gives what they hold to
+    /// [`Plan::supply`].
+    pub fn files(&self) -> Vec<String> {
+        self.replies.iter().filter_map(|reply| reply.file.clone()).collect()
+    }
+
+    /// What that file holds.
+    pub fn supply(&mut self, file: &str, body: &Arc<[u8]>) {
+        for reply in self.replies.iter_mut().filter(|reply| reply.file.as_deref() == Some(file)) {
+            reply.body = Arc::clone(body);
+        }
     }
 
     /// The names of all limits, by their place in the plan.

@@ -2,6 +2,8 @@
 
 use core::time::Duration;
 
+use crate::degrade::Switches;
+use crate::health::{Probe, Sign};
 use crate::ledger::BreakerKey;
 use crate::plan::{EndpointKey, UpstreamKey};
 use crate::time::Instant;
@@ -18,6 +20,13 @@ pub enum Signal<'a> {
     Force { breaker: BreakerKey, force: Option<(Force, Instant)> },
     /// Discovery: these endpoints, with these weights, are now the upstream.
     Members { upstream: UpstreamKey, endpoints: &'a [(EndpointKey, u32)] },
+    /// An answer to [`Effect::Probe`], for the node's `Watch`.
+    Probed { endpoint: EndpointKey, sign: Sign },
+    /// These endpoints, and no others, are out by their health. The whole truth each time, so that
+    /// a worker that missed one lacks nothing.
+    Vitals { out: &'a [EndpointKey] },
+    /// What operators have switched by hand. The whole truth each time.
+    Switches(&'a Switches),
     /// How late this worker's loop runs. For shedding load.
     Pressure { lag: Duration },
 }
@@ -25,6 +34,8 @@ pub enum Signal<'a> {
 /// Work the engine should do when it can. Never awaited by a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Effect {
+    /// Ask a server how it is. Answered by [`Signal::Probed`].
+    Probe(Probe),
     /// Requests wait for the keeper to ask its store: have it look now.
     Kick,
 }

@@ -17,6 +17,8 @@ mod ceilings;
 mod commands;
 #[path = "e2e/counted.rs"]
 mod counted;
+#[path = "e2e/degrade.rs"]
+mod degrade;
 #[path = "e2e/duplex.rs"]
 mod duplex;
 #[path = "e2e/errors.rs"]
@@ -27,6 +29,8 @@ mod fields;
 mod files;
 #[path = "e2e/framing.rs"]
 mod framing;
+#[path = "e2e/health.rs"]
+mod health;
 #[path = "e2e/journal.rs"]
 mod journal;
 #[path = "e2e/judged.rs"]

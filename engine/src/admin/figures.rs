@@ -1,6 +1,7 @@
 //! Figures for machines: Prometheus' text, and percentiles.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use axum::Json;
 use axum::extract::State;
@@ -50,13 +51,45 @@ fn own(desk: &Desk) -> String {
         "Number of the configuration that serves.",
         number,
     );
+    drop(fleet);
+    health(&mut text, desk);
     store(&mut text, desk);
     text.family("sluice_build_info", "gauge", "Always 1; the labels tell.");
     text.sample("sluice_build_info", &[("version", env!("CARGO_PKG_VERSION"))], 1);
     process::expose(&mut text, desk.started);
-    drop(fleet);
     breakers::expose(&mut text, desk);
     text.finish()
+}
+
+/// The servers that are asked how they are, and what is switched by hand.
+fn health(text: &mut Exposition, desk: &Desk) {
+    let plan = Arc::clone(&desk.fleet().generation().config.plan);
+    let watch = desk.watch();
+    let servers = || {
+        let servers = plan.upstreams().iter().flat_map(|upstream| {
+            upstream.endpoints.iter().map(|server| (upstream.name.as_str(), server))
+        });
+        servers.filter_map(|(upstream, server)| Some((upstream, server, watch.vital(server.key)?)))
+    };
+    text.family("sluice_server_in", "gauge", "1: its health lets a server be sent requests.");
+    for (upstream, server, vital) in servers() {
+        let labels = [("upstream", upstream), ("server", &server.address)];
+        text.sample("sluice_server_in", &labels, u8::from(!vital.out));
+    }
+    text.family("sluice_probes_total", "counter", "Questions to servers, by what came of them.");
+    for (upstream, server, vital) in servers() {
+        for (result, n) in [("well", vital.probes_well), ("failed", vital.probes_failed)] {
+            let labels = [("upstream", upstream), ("server", &server.address), ("result", result)];
+            text.sample("sluice_probes_total", &labels, n);
+        }
+    }
+    drop(watch);
+    text.family("sluice_switches", "gauge", "What is switched by hand now.");
+    let board = desk.switchboard();
+    for kind in ["group", "survival", "drill"] {
+        let count = board.all().iter().filter(|switch| switch.what.kind() == kind).count();
+        text.sample("sluice_switches", &[("kind", kind)], count);
+    }
 }
 
 fn store(text: &mut Exposition, desk: &Desk) {

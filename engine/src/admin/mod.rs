@@ -7,6 +7,7 @@ mod guard;
 mod health;
 pub(crate) mod reload;
 pub(crate) mod status;
+pub(crate) mod switches;
 
 use std::net::{SocketAddr, TcpListener};
 use std::os::unix::net::UnixListener;
@@ -31,6 +32,16 @@ enum Door {
     /// On a loopback address, which web pages in a local browser reach too.
     Loopback,
     Network,
+}
+
+impl Door {
+    /// By whom a change was made, as far as is known.
+    const fn name(self) -> &'static str {
+        match self {
+            Self::Control => "control socket",
+            Self::Loopback | Self::Network => "admin token",
+        }
+    }
 }
 
 /// What every handler gets.
@@ -91,6 +102,7 @@ fn router(room: Room) -> Router {
         .route("/v1/config", get(status::config))
         .route("/v1/reload", post(reload::reload))
         .route("/v1/breakers", get(breakers::list).post(breakers::force))
+        .route("/v1/switches", get(switches::list).post(switches::switch))
         .fallback(async || refuse(StatusCode::NOT_FOUND, "no such page"))
         .method_not_allowed_fallback(async || {
             refuse(StatusCode::METHOD_NOT_ALLOWED, "not with this method")
@@ -145,6 +157,8 @@ mod tests {
             ("GET /v1/latency", "localhost", 200),
             ("GET /v1/config", "localhost", 200),
             ("GET /v1/breakers", "localhost", 200),
+            ("GET /v1/switches", "localhost", 200),
+            ("POST /v1/switches?kind=survival&state=on", "localhost", 403),
             ("GET /nowhere", "localhost", 404),
             ("DELETE /v1/status", "localhost", 405),
             ("GET /v1/reload", "localhost", 405),

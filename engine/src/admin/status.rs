@@ -7,6 +7,7 @@ use axum::Json;
 use axum::extract::State;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
+use sluice_policy::health::{Vital, Watch};
 use sluice_policy::plan::{EndpointKey, Plan};
 
 use super::Room;
@@ -89,6 +90,10 @@ pub(crate) struct EndpointStatus {
     pub(crate) upstream: String,
     pub(crate) server: String,
     pub(crate) in_flight: u64,
+    /// `in`, `out`, or `unasked` when nobody asks how it is.
+    pub(crate) health: String,
+    /// "out since 2026-02-28T12:03:07.000Z: 3 failed probes, last: connect refused"
+    pub(crate) why: Option<String>,
 }
 
 /// A worker that does not answer by then is told without.
@@ -170,7 +175,7 @@ impl Status {
             worker_restarts: standing.restarts,
             resident_bytes: process::resident_bytes(),
             workers,
-            upstreams: endpoints(&generation.config.plan, busy),
+            upstreams: endpoints(&generation.config.plan, busy, &desk.watch()),
             store: store(desk),
         }
     }
@@ -219,7 +224,7 @@ fn driver(fleet: &Fleet) -> Option<DriverStatus> {
     })
 }
 
-fn endpoints(plan: &Plan, busy: &BTreeMap<EndpointKey, u64>) -> Vec<EndpointStatus> {
+fn endpoints(plan: &Plan, busy: &BTreeMap<EndpointKey, u64>, watch: &Watch) -> Vec<EndpointStatus> {
     let servers = plan.upstreams().iter().flat_map(|upstream| {
         upstream.endpoints.iter().map(|endpoint| (upstream.name.as_str(), endpoint))
     });
@@ -228,8 +233,29 @@ fn endpoints(plan: &Plan, busy: &BTreeMap<EndpointKey, u64>) -> Vec<EndpointStat
             upstream: upstream.to_owned(),
             server: endpoint.address.clone(),
             in_flight: busy.get(&endpoint.key).copied().unwrap_or(0),
+            health: standing(watch.vital(endpoint.key)).to_owned(),
+            why: watch.vital(endpoint.key).map(why),
         })
         .collect()
+}
+
+const fn standing(vital: Option<&Vital>) -> &'static str {
+    match vital {
+        Some(Vital { out: true, .. }) => "out",
+        Some(Vital { out: false, .. }) => "in",
+        None => "unasked",
+    }
+}
+
+fn why(vital: &Vital) -> String {
+    let standing = standing(Some(vital));
+    match vital.since {
+        Some(since) => {
+            let since = clock::rfc3339(Duration::from_secs(since.0));
+            format!("{standing} since {since}: {vital}")
+        }
+        None => format!("{standing} from the start: {vital}"),
+    }
 }
 
 #[cfg(test)]
@@ -259,7 +285,11 @@ mod tests {
             ("/requests", json!(1)),
             ("/workers/0/state", json!("starting")),
             ("/workers/1/driver", json!("epoll")),
-            ("/upstreams/0", json!({"upstream": "app", "server": "127.0.0.1:9", "in_flight": 4})),
+            (
+                "/upstreams/0",
+                json!({"upstream": "app", "server": "127.0.0.1:9",
+                "in_flight": 4, "health": "unasked", "why": null}),
+            ),
         ] {
             assert_eq!(json.pointer(pointer), Some(&expected), "{pointer}");
         }

@@ -79,14 +79,15 @@ fn text(status: &Status) -> String {
         );
     }
     for endpoint in &status.upstreams {
-        let EndpointStatus { upstream, server, in_flight } = endpoint;
-        let _ = writeln!(text, "upstream {upstream}: {server}: {in_flight} in flight");
+        let EndpointStatus { upstream, server, in_flight, why, .. } = endpoint;
+        let why = why.as_ref().map_or_else(String::new, |why| format!(", {why}"));
+        let _ = writeln!(text, "upstream {upstream}: {server}: {in_flight} in flight{why}");
     }
     text
 }
 
 /// Ask, and read the answer as what it must be.
-fn ask<T: DeserializeOwned>(
+pub(super) fn ask<T: DeserializeOwned>(
     control: Option<&Path>,
     method: &str,
     path: &str,

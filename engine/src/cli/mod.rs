@@ -7,6 +7,7 @@ mod papers;
 mod proxy;
 mod sample;
 mod serve;
+mod switch;
 
 use std::io::IsTerminal;
 use std::net::SocketAddr;
@@ -94,6 +95,30 @@ enum Command {
         #[arg(long)]
         json: bool,
     },
+    /// Switch routes off and on by hand
+    Switch {
+        #[command(subcommand)]
+        switch: switch::Switch,
+        /// The socket of the process
+        #[arg(long, global = true, value_name = "PATH", value_hint = ValueHint::FilePath)]
+        control: Option<PathBuf>,
+    },
+    /// Have a route behave as if its upstream failed, to see that its fallback works
+    Drill {
+        /// The route, by name
+        route: String,
+        /// limited, shed, open, connect, timeout, 5xx or off
+        #[arg(long, default_value = "open")]
+        cause: String,
+        /// At most 1h
+        #[arg(long = "for", value_name = "SPAN", default_value = "30s")]
+        span: String,
+        /// End it now
+        #[arg(long)]
+        stop: bool,
+        #[command(flatten)]
+        control: ControlPath,
+    },
     /// Kernel, io_uring, limits, sysctls: what is, and what should be
     Doctor {
         /// For machines; also when standard output is no terminal
@@ -158,6 +183,10 @@ fn run(command: Command) -> Result<Exit, Failure> {
         Command::Diff { old, new, json } => check::diff(&old, &new, json),
         Command::Reload { control } => ask::reload(control.control.as_deref()),
         Command::Status { control, json } => ask::status(control.control.as_deref(), json),
+        Command::Switch { switch, control } => switch::switch(control.as_deref(), switch),
+        Command::Drill { route, cause, span, stop, control } => {
+            switch::drill(control.control.as_deref(), &route, &cause, &span, stop)
+        }
         Command::Doctor { json } => doctor::doctor(json),
         Command::Schema => papers::schema(),
         Command::Completions { shell } => papers::completions(shell),

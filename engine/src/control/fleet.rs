@@ -8,7 +8,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use core_affinity::CoreId;
+use sluice_policy::degrade::Switches;
 use sluice_policy::ledger::Ledger;
+use sluice_policy::plan::EndpointKey;
 use sluice_policy::time::Instant;
 use sluice_policy::world::Snapshot;
 use tokio::sync::{Notify, mpsc, oneshot};
@@ -41,6 +43,9 @@ pub(crate) struct Supply {
 pub(crate) struct Fleet {
     supply: Supply,
     generation: Arc<Generation>,
+    /// What workers were told last, for those that come later.
+    vitals: Arc<[EndpointKey]>,
+    switches: Arc<Switches>,
     pub(crate) workers: Vec<Worker>,
     /// When workers were replaced, during the last minute.
     replaced: VecDeque<Instant>,
@@ -99,6 +104,8 @@ impl Fleet {
         let mut fleet = Self {
             supply,
             generation,
+            vitals: Arc::default(),
+            switches: Arc::default(),
             workers: Vec::new(),
             replaced: VecDeque::new(),
             graves: Vec::new(),
@@ -119,6 +126,8 @@ impl Fleet {
             supply.addresses.iter().map(|a| bind::share(*a)).collect::<io::Result<Vec<_>>>()?;
         let copies = listeners.iter().map(TcpListener::try_clone).collect::<io::Result<_>>()?;
         let (mailbox, inbox) = Mailbox::new()?;
+        mailbox.send(Message::Vitals(Arc::clone(&self.vitals)));
+        mailbox.send(Message::Switches(Arc::clone(&self.switches)));
         let seat = Seat {
             index,
             core,
@@ -165,6 +174,22 @@ impl Fleet {
             worker.mailbox.send(Message::Adopt(Arc::clone(&generation)));
         }
         self.generation = generation;
+    }
+
+    /// These endpoints, and no others, are out.
+    pub(crate) fn tell_vitals(&mut self, out: Arc<[EndpointKey]>) {
+        for worker in &self.workers {
+            worker.mailbox.send(Message::Vitals(Arc::clone(&out)));
+        }
+        self.vitals = out;
+    }
+
+    /// This, and nothing else, is switched by hand.
+    pub(crate) fn tell_switches(&mut self, switches: Arc<Switches>) {
+        for worker in &self.workers {
+            worker.mailbox.send(Message::Switches(Arc::clone(&switches)));
+        }
+        self.switches = switches;
     }
 
     pub(crate) fn drain(&mut self) {

@@ -9,11 +9,14 @@ mod ears;
 pub(crate) mod fixture;
 pub(crate) mod fleet;
 mod notify;
+mod probe;
 mod reload;
 pub(crate) mod socket;
 pub(crate) mod source;
 mod start;
 mod steward;
+pub(crate) mod switchboard;
+mod vitals;
 
 pub(crate) use banner::ranges;
 pub(crate) use start::{Order, run};

@@ -70,10 +70,11 @@ impl Source {
     /// Everything that is wrong with it, as people read it.
     pub(crate) async fn load(&self, colour: bool) -> Result<Loaded, Failure> {
         let text = self.text()?;
-        let config = sluice_config::parse(&text).map_err(|problems| {
+        let mut config = sluice_config::parse(&text).map_err(|problems| {
             let text = problems.render(&self.name(), &text, colour);
             Failure::new(Exit::Configuration, text.trim_end())
         })?;
+        supply(&mut config)?;
         let token = token(&config)?;
         let store = store(&config)?;
         let addresses = resolve(&config.plan).await?;
@@ -135,6 +136,28 @@ fn look_up(upstream: &str, server: &str) -> Result<Vec<SocketAddr>, String> {
         return Err(format!("upstream.{upstream}: {server} has no address"));
     }
     Ok(found)
+}
+
+/// The most that a body from a file may hold: every worker sends it from memory.
+const BODY_BYTES_MAX: usize = 1 << 20;
+
+/// Read every file that a reply is made of.
+fn supply(config: &mut Config) -> Result<(), Failure> {
+    let files = config.plan.files();
+    if files.is_empty() {
+        return Ok(());
+    }
+    // Just parsed, so nobody else has it.
+    let Some(plan) = Arc::get_mut(&mut config.plan) else { return Ok(()) };
+    for file in files {
+        let body = std::fs::read(&file).map_err(|e| unreadable(std::path::Path::new(&file), &e))?;
+        if body.len() > BODY_BYTES_MAX {
+            let text = format!("{file}: {} bytes, more than {BODY_BYTES_MAX}", body.len());
+            return Err(Failure::new(Exit::Configuration, text));
+        }
+        plan.supply(&file, &body.into());
+    }
+    Ok(())
 }
 
 /// Read every secret that the configuration refers to.

@@ -290,7 +290,7 @@ impl Steward {
         let plan = Arc::clone(&loaded.config.plan);
         self.desk.store.adopt(Setting { plan, client: loaded.store });
         let generation = Generation { number, config: loaded.config, addresses: loaded.addresses };
-        self.desk.fleet().adopt(Arc::new(generation));
+        self.desk.adopt(Arc::new(generation));
         let mut standing = self.desk.standing();
         standing.token = loaded.token;
         standing.adopted = clock::since_1970();

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use sluice_policy::decision::Answer;
+use sluice_policy::degrade::Source;
 use sluice_policy::facts::Facts;
 use sluice_policy::plan::Plan;
 
@@ -20,6 +21,8 @@ pub(crate) struct Page {
     /// The methods that would do, for 405 (RFC 9110 section 10.2.1).
     pub(crate) allow: Option<String>,
     pub(crate) retry_after: Option<Duration>,
+    /// It stands for what could not be had; from where it comes.
+    pub(crate) degraded: Option<&'static str>,
     pub(crate) body: Body,
     /// Our own problems are never stored; what the operator wrote may be.
     pub(crate) no_store: bool,
@@ -52,6 +55,7 @@ impl Page {
             location: None,
             allow: None,
             retry_after: None,
+            degraded: None,
             body: Body::Made(problem(status, code, request_id)),
             no_store: true,
             close: false,
@@ -73,8 +77,9 @@ impl Page {
             location: reply.location.as_deref().map(|to| location(to, facts)),
             allow: None,
             retry_after: answer.retry_after,
+            degraded: answer.degraded.map(Source::name),
             body: Body::Written(Arc::clone(&reply.body)),
-            no_store: false,
+            no_store: answer.degraded.is_some(),
             close: false,
         }
     }
@@ -173,6 +178,9 @@ pub(crate) fn write(
     }
     if page.no_store {
         write::field(out, b"Cache-Control", b"no-store");
+    }
+    if let Some(source) = page.degraded {
+        write::field(out, b"x-degraded", source.as_bytes());
     }
     if let Some(after) = page.retry_after {
         let seconds = write::seconds_up(after).max(1);

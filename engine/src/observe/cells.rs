@@ -78,6 +78,8 @@ pub(crate) struct RouteCells {
     /// By method, then by status class.
     counts: [[Cell; STATUS_CLASSES.len()]; METHODS.len()],
     pub(crate) timings: Timings,
+    /// By cause, then by source.
+    degraded: [[Cell; SOURCES.len()]; CAUSES.len()],
 }
 
 /// One limit's decisions.
@@ -93,6 +95,13 @@ pub(crate) const NO_ROUTE: &str = "(none)";
 /// The methods that metrics tell apart; the last stands for all others.
 pub(crate) const METHODS: [&str; 8] =
     ["GET", "POST", "PUT", "DELETE", "HEAD", "OPTIONS", "PATCH", "other"];
+
+/// Why the real thing could not be had, as policy calls it.
+pub(crate) const CAUSES: [&str; 8] =
+    ["limited", "shed", "open", "connect", "timeout", "5xx", "off", "other"];
+
+/// What stood for it.
+pub(crate) const SOURCES: [&str; 3] = ["static", "empty", "other"];
 
 /// The last stands for clients that left before a status was sent.
 pub(crate) const STATUS_CLASSES: [&str; 6] = ["1xx", "2xx", "3xx", "4xx", "5xx", "none"];
@@ -136,6 +145,24 @@ fn all<T>(map: &Mutex<BTreeMap<String, Arc<T>>>) -> Vec<(String, Arc<T>)> {
 }
 
 impl RouteCells {
+    /// Why, and from where, an answer that stood for what could not be had.
+    pub(crate) fn count_degraded(&self, degraded: Option<(&str, &str)>) {
+        let Some((cause, source)) = degraded else { return };
+        let cause = CAUSES.iter().position(|c| *c == cause).unwrap_or(CAUSES.len() - 1);
+        let source = SOURCES.iter().position(|s| *s == source).unwrap_or(SOURCES.len() - 1);
+        self.degraded[cause][source].add(1);
+    }
+
+    /// (cause, source, requests) for every pair that occurred.
+    pub(crate) fn degraded(&self) -> impl Iterator<Item = (&'static str, &'static str, u64)> {
+        CAUSES.iter().zip(&self.degraded).flat_map(|(cause, row)| {
+            SOURCES.iter().zip(row).filter_map(move |(source, cell)| {
+                let n = cell.value();
+                (n > 0).then_some((*cause, *source, n))
+            })
+        })
+    }
+
     pub(crate) fn count(&self, method: &str, status: Option<u16>, took: Duration) {
         let method = METHODS.iter().position(|m| *m == method).unwrap_or(METHODS.len() - 1);
         let class = match status {

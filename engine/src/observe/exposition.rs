@@ -115,6 +115,7 @@ pub(crate) fn workers(workers: &[Arc<Cells>]) -> String {
 fn routes(text: &mut Exposition, routes: &BTreeMap<String, Vec<Arc<RouteCells>>>) {
     const REQUESTS: &str = "sluice_requests_total";
     const DURATION: &str = "sluice_request_duration_seconds";
+    const DEGRADED: &str = "sluice_degraded_total";
     text.family(REQUESTS, "counter", "Requests that have ended.");
     for (route, cells) in routes {
         let mut sums = BTreeMap::new();
@@ -130,6 +131,17 @@ fn routes(text: &mut Exposition, routes: &BTreeMap<String, Vec<Arc<RouteCells>>>
     for (route, cells) in routes {
         let timings: Vec<_> = cells.iter().map(|cells| &cells.timings).collect();
         text.histogram(DURATION, ("route", route), &timings);
+    }
+    text.family(DEGRADED, "counter", "Answers that stood for what could not be had.");
+    for (route, cells) in routes {
+        let mut sums = BTreeMap::new();
+        for (cause, source, n) in cells.iter().flat_map(|cells| cells.degraded()) {
+            *sums.entry((cause, source)).or_insert(0) += n;
+        }
+        for ((cause, source), n) in sums {
+            let labels = [("route", route.as_str()), ("cause", cause), ("source", source)];
+            text.sample(DEGRADED, &labels, n);
+        }
     }
 }
 

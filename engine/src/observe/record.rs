@@ -60,7 +60,9 @@ impl Lines {
         }
         let failed = record.ending.status.is_none_or(|status| status >= 500)
             || record.ending.finish != Finish::Whole
-            || record.answer.is_some_and(|answer| answer.reply.is_none());
+            || record
+                .answer
+                .is_some_and(|answer| answer.reply.is_none() || answer.degraded.is_some());
         let slow = log.slow.is_some_and(|slow| record.took >= slow);
         let share = match (failed, slow) {
             (true, _) => log.sample_errors.0,
@@ -221,6 +223,9 @@ impl<'a> Line<'a> {
         self.number("attempts", u64::from(record.attempts));
         if let Some(answer) = record.answer {
             self.text("code", answer.code.as_bytes());
+            if let Some(source) = answer.degraded {
+                self.text("degraded", source.name().as_bytes());
+            }
         }
         if let Some(step) = record.trail.steps().find(|step| !step.passed) {
             self.text("decided", step.filter.as_bytes());

@@ -159,10 +159,9 @@ impl Response {
         }
     }
 
-    /// Nobody wants it: the request is tried again elsewhere. A response that is here whole leaves
-    /// its connection for others.
+    /// Nobody wants it. One that came whole with its head leaves its connection fit for more.
     pub(crate) fn discard(mut self, worker: &Worker) {
-        if self.first().is_ok() {
+        if self.first().is_ok() && self.done {
             self.end(worker);
         }
     }

@@ -179,6 +179,8 @@ impl Worker {
             while let Some(effect) = policy.poll(now) {
                 match effect {
                     Effect::Kick => self.kick.notify_one(),
+                    // Servers are asked by the node's watch, not by a worker.
+                    Effect::Probe(_) => {}
                 }
             }
         }
@@ -248,6 +250,8 @@ impl Worker {
                 self.policy.borrow_mut().adopt(Arc::clone(&config.plan));
                 self.current.replace(Current::new(config, &self.cells));
             }
+            Message::Vitals(out) => self.signal(Signal::Vitals { out: &out }),
+            Message::Switches(switches) => self.signal(Signal::Switches(&switches)),
             Message::Drain => self.stop.stop(),
             Message::Inspect(reply) => {
                 let snapshot = self.policy.borrow().inspect(self.now());
@@ -255,6 +259,10 @@ impl Worker {
                 let _ = reply.send(snapshot);
             }
         }
+    }
+
+    fn signal(&self, signal: Signal<'_>) {
+        self.policy.borrow_mut().signal(self.now(), signal);
     }
 
     /// Housekeeping. True: drained, nothing is left to do.
@@ -297,10 +305,15 @@ impl Current {
         let of_this_plan = std::ptr::eq(record.plan(), &raw const *self.config.plan);
         if let Some(id) = record.route {
             match self.routes.get(id.index()).filter(|_| of_this_plan) {
-                Some(route) => route.count(method, status, took),
+                Some(route) => {
+                    route.count(method, status, took);
+                    route.count_degraded(record.degraded());
+                }
                 None => {
                     if let Some(route) = record.plan().route(id) {
-                        cells.route(&route.name).count(method, status, took);
+                        let route = cells.route(&route.name);
+                        route.count(method, status, took);
+                        route.count_degraded(record.degraded());
                     }
                 }
             }

@@ -169,15 +169,20 @@ impl Bucket {
         }
         self.nodes.insert(node.to_owned(), record);
         (self.run, self.units, self.at) = (run.to_owned(), units, clock);
+        self.reply(m, quantum, [granted, fair, flags])
+    }
+
+    fn reply(&self, m: &Message, quantum: i64, told: [i64; 3]) -> Reply {
+        let (units, refill) = (int(m.terms.units), int(m.terms.refill));
         let short = quantum * units - self.level;
         let wait = if short > 0 {
-            (short + int(m.terms.refill) - 1) / int(m.terms.refill) + (self.filled - clock).max(0)
+            (short + refill - 1) / refill + (self.filled - self.at).max(0)
         } else {
             0
         };
-        let [granted, left, wait_us, fair, flags] =
-            [granted, self.level.div_euclid(units).max(0), wait, fair, flags]
-                .map(|n| u64::try_from(n).unwrap_or(0));
+        let left = self.level.div_euclid(units).max(0);
+        let [granted, fair, flags] = told.map(|n| u64::try_from(n).unwrap_or(0));
+        let [left, wait_us] = [left, wait].map(|n| u64::try_from(n).unwrap_or(0));
         Reply { granted, left, wait_us, fair, flags }
     }
 

@@ -10,6 +10,7 @@ use crate::admit::concurrency::ConcurrencySpec;
 use crate::admit::rate_limit::LimitSpec;
 use crate::admit::size::SizeSpec;
 use crate::decision::{Decision, Event, Failure};
+use crate::degrade::FallbackSpec;
 use crate::draft::breaker::BreakerSpec;
 use crate::draft::retry::RetrySpec;
 use crate::draft::{
@@ -17,8 +18,9 @@ use crate::draft::{
 };
 use crate::facts::{Body, Facts, Field, Headers};
 use crate::flight::{Ending, Finish, Flight};
+use crate::health::HealthSpec;
 use crate::ledger::Ledger;
-use crate::plan::Plan;
+use crate::plan::{EndpointKey, Plan};
 use crate::time::{Instant, Now, Wall};
 use crate::unit::{ByteSize, Rate};
 use crate::world::Signal;
@@ -69,7 +71,12 @@ pub fn play(bytes: &[u8]) -> u64 {
                     workers[pick % workers.len()].adopt(Arc::new(plan));
                 }
             }
-            _ => workers[pick % workers.len()].signal(now, Signal::Tick),
+            _ => {
+                let servers = [["a", "10.0.0.1:80"], ["a", "10.0.0.2:80"]];
+                let keys = servers.map(|names| EndpointKey::of(&names));
+                let out = keys.get(..pick % 3).unwrap_or_default();
+                workers[pick % workers.len()].signal(now, Signal::Vitals { out });
+            }
         }
         assert!(ledger.permits() <= open.len() as u64, "a permit nobody holds");
         assert!(ledger.keys() <= ledger.capacity(), "more keys than there is room for");
@@ -107,6 +114,7 @@ fn plan(matches: &str) -> Option<Plan> {
             ..BreakerSpec::default()
         }),
         eject: None,
+        health: Some(HealthSpec::default()),
     };
     let route = RouteSpec {
         matches: matches.to_owned(),
@@ -120,6 +128,9 @@ fn plan(matches: &str) -> Option<Plan> {
             on: Some(vec!["5xx".to_owned(), "reset".to_owned()]),
             ..RetrySpec::default()
         }),
+        fallback: Some(FallbackSpec::default()),
+        group: None,
+        vital: false,
         strip_prefix: None,
         add_prefix: None,
         request_headers: HeaderSpec::default(),

@@ -27,8 +27,8 @@ pub(crate) struct Pinned {
     plan: Arc<Plan>,
     /// Of every endpoint, in the order of upstreams.
     seats: Box<[Rc<Seats>]>,
-    /// Of every upstream: how far round robin has come.
-    turns: Box<[Rc<Cell<usize>>]>,
+    /// Of every upstream.
+    turns: Box<[Rc<Turn>]>,
     /// Of every upstream, as long as there is room.
     guards: Box<[Option<Rc<Guard>>]>,
     /// Of every endpoint that may be taken out.
@@ -43,9 +43,25 @@ impl core::ops::Deref for Pinned {
     }
 }
 
-/// Requests of this worker under way at one endpoint.
+/// One endpoint, as this worker knows it.
 #[derive(Debug, Default)]
-pub(crate) struct Seats(Cell<u32>);
+pub(crate) struct Seats {
+    /// Requests of this worker under way.
+    taken: Cell<u32>,
+    /// Its health says: send it nothing.
+    out: Cell<bool>,
+    /// It came back then, and is getting its share by and by.
+    back: Cell<Option<Instant>>,
+}
+
+/// One upstream, as this worker knows it.
+#[derive(Debug, Default)]
+pub(crate) struct Turn {
+    /// How far round robin has come.
+    at: Cell<usize>,
+    /// So few servers are in that nobody's health counts.
+    panic: Cell<bool>,
+}
 
 /// One endpoint of one upstream, by their places in a plan.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -58,7 +74,7 @@ pub(crate) struct Spot {
 #[derive(Debug)]
 pub(crate) struct Steer {
     seats: BTreeMap<EndpointKey, Rc<Seats>>,
-    turns: BTreeMap<UpstreamKey, Rc<Cell<usize>>>,
+    turns: BTreeMap<UpstreamKey, Rc<Turn>>,
     guards: BTreeMap<u64, Rc<Guard>>,
     boards: Arc<Boards>,
     dice: Dice,
@@ -77,7 +93,8 @@ impl Steer {
             // Workers start at different servers, or the first would get them all at once.
             let length = upstream.spread.turn.len() as u64;
             let start = usize::try_from(self.dice.below(length)).unwrap_or(0);
-            Rc::clone(self.turns.entry(upstream.key).or_insert_with(|| Rc::new(Cell::new(start))))
+            let begin = || Rc::new(Turn { at: Cell::new(start), ..Turn::default() });
+            Rc::clone(self.turns.entry(upstream.key).or_insert_with(begin))
         });
         let turns = turns.collect();
         let mut guard = |key: u64| {
@@ -119,8 +136,28 @@ impl Steer {
         guard.board().admit(&mut judge, throw).map(Some)
     }
 
-    /// An endpoint that has not failed this flight, or, when there is none and `again`, any; with
-    /// leave of its breaker, if it has one.
+    /// These endpoints, and no others, are out by their health.
+    pub(crate) fn heed(&mut self, plan: &Pinned, now: Instant, out: &[EndpointKey]) {
+        for (key, seats) in &self.seats {
+            let (was, is) = (seats.out.get(), out.contains(key));
+            seats.out.set(is);
+            if was != is {
+                seats.back.set((!is).then_some(now));
+            }
+        }
+        for ((id, upstream), turn) in (0..).zip(plan.upstreams()).zip(&plan.turns) {
+            let Some(check) = &upstream.health else { continue };
+            let places = 0..u16::try_from(upstream.endpoints.len()).unwrap_or(u16::MAX);
+            let all = places.len() as u64;
+            let spot = |endpoint| Spot { upstream: UpstreamId(id), endpoint };
+            let fit = |e: &u16| plan.seats_at(spot(*e)).is_none_or(|seats| !seats.out.get());
+            let fit = places.filter(fit).count() as u64;
+            turn.panic.set(fit * 1_000_000 < all * u64::from(check.panic_ppm));
+        }
+    }
+
+    /// An endpoint that is in and has not failed this flight, or, when there is none and `again`,
+    /// any that is in; with leave of its breaker, if it has one.
     pub(crate) fn place(
         &mut self,
         plan: &Pinned,
@@ -130,12 +167,12 @@ impl Steer {
         now: Instant,
     ) -> Option<(Spot, Option<Permit>)> {
         let turn = plan.turns.get(id.index())?;
-        let stood = turn.get();
+        let stood = turn.at.get();
         let found = self.find(plan, id, tries, again, now);
         if tries.calls > 0 {
             // With two servers, a retry that took a turn would send every request to the worse
             // one first.
-            turn.set(stood);
+            turn.at.set(stood);
         }
         found
     }
@@ -149,17 +186,30 @@ impl Steer {
         now: Instant,
     ) -> Option<(Spot, Option<Permit>)> {
         let upstream = plan.upstream(id)?;
-        let fresh = |e: u16| !tries.failed(e);
-        let any = |_: u16| true;
+        let fit = |e: u16| plan.is_fit(Spot { upstream: id, endpoint: e });
+        let fresh = |e: u16| !tries.failed(e) && fit(e);
+        let slow = upstream.health.as_ref().map_or(Duration::ZERO, |check| check.slow_start);
+        // By its luck a request may be one that a server that just came back does not get.
+        let luck = (!slow.is_zero()).then(|| self.dice.below(nanos(slow)));
+        let back = |e| plan.back_for(now, Spot { upstream: id, endpoint: e });
+        let warm = |e: u16| fresh(e) && luck.is_none_or(|luck| back(e) >= luck);
         if let Some(eject) = &upstream.resilience.eject {
             let sound = Sound { plan, id, upstream, eject, now };
-            return match self.place_sound(&sound, &fresh) {
-                None if again => self.place_sound(&sound, &any),
+            let found = match luck {
+                Some(_) => self.place_sound(&sound, &warm),
+                None => None,
+            };
+            return match found.or_else(|| self.place_sound(&sound, &fresh)) {
+                None if again => self.place_sound(&sound, &fit),
                 found => found,
             };
         }
-        let endpoint = match self.pick(plan, id, upstream, &fresh) {
-            None if again => self.pick(plan, id, upstream, &any),
+        let found = match luck {
+            Some(_) => self.pick(plan, id, upstream, &warm),
+            None => None,
+        };
+        let endpoint = match found.or_else(|| self.pick(plan, id, upstream, &fresh)) {
+            None if again => self.pick(plan, id, upstream, &fit),
             found => found,
         }?;
         Some((Spot { upstream: id, endpoint }, None))
@@ -289,7 +339,7 @@ impl Steer {
     }
 
     pub(crate) fn seats(&self) -> impl Iterator<Item = (EndpointKey, u32)> {
-        self.seats.iter().map(|(key, seats)| (*key, seats.0.get()))
+        self.seats.iter().map(|(key, seats)| (*key, seats.taken.get()))
     }
 
     fn pick(
@@ -300,7 +350,9 @@ impl Steer {
         open: &dyn Fn(u16) -> bool,
     ) -> Option<u16> {
         match upstream.spread.balance {
-            Balance::RoundRobin => next(plan.turns.get(id.index())?, &upstream.spread.turn, open),
+            Balance::RoundRobin => {
+                next(&plan.turns.get(id.index())?.at, &upstream.spread.turn, open)
+            }
             Balance::P2c => self.less_busy(plan, upstream, open),
             Balance::Weighted => self.by_weight(upstream, open),
         }
@@ -324,7 +376,7 @@ impl Steer {
         let (one, other) = (nth(first)?, nth(second));
         let load = |(i, _): (u16, &Endpoint)| {
             let seats = plan.seats.get(upstream.spread.first + usize::from(i));
-            seats.map_or(0, |seats| u64::from(seats.0.get()) + 1)
+            seats.map_or(0, |seats| u64::from(seats.taken.get()) + 1)
         };
         let Some(other) = other else { return Some(one.0) };
         // load / weight, without dividing
@@ -399,15 +451,27 @@ impl Pinned {
 
     pub(crate) fn sit(&self, spot: Spot) {
         if let Some(seats) = self.seats_at(spot) {
-            seats.0.set(seats.0.get().saturating_add(1));
+            seats.taken.set(seats.taken.get().saturating_add(1));
         }
     }
 
     pub(crate) fn stand(&self, spot: Spot) {
         if let Some(seats) = self.seats_at(spot) {
-            debug_assert!(seats.0.get() > 0);
-            seats.0.set(seats.0.get().saturating_sub(1));
+            debug_assert!(seats.taken.get() > 0);
+            seats.taken.set(seats.taken.get().saturating_sub(1));
         }
+    }
+
+    /// Its health lets it be sent requests, or the upstream is in panic.
+    fn is_fit(&self, spot: Spot) -> bool {
+        let panic = || self.turns.get(spot.upstream.index()).is_some_and(|turn| turn.panic.get());
+        self.seats_at(spot).is_none_or(|seats| !seats.out.get()) || panic()
+    }
+
+    /// How long, in nanoseconds, it has been back; for good when it never was out.
+    fn back_for(&self, now: Instant, spot: Spot) -> u64 {
+        let back = self.seats_at(spot).and_then(|seats| seats.back.get());
+        back.map_or(u64::MAX, |back| nanos(now.since(back)))
     }
 
     fn seats_at(&self, spot: Spot) -> Option<&Seats> {

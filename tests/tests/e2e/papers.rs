@@ -130,6 +130,8 @@ fn completions_and_manual_know_every_command() {
         "diff",
         "reload",
         "status",
+        "switch",
+        "drill",
         "doctor",
         "schema",
         "completions",

@@ -1,0 +1,227 @@
+//! What clients get when the real thing cannot be had: fallbacks, switches, drills.
+
+use std::fs;
+use std::time::{Duration, Instant};
+
+use sluice_tests::{Config, Finished, Origin, Refusing, Sluice, eventually};
+use tempfile::TempDir;
+
+fn error(status: u16) -> Origin {
+    Origin::answering(move |_| {
+        format!("HTTP/1.1 {status} Oh\r\nContent-Length: 4\r\n\r\nnope").into_bytes()
+    })
+}
+
+fn run(sluice: &Sluice, args: &[&str]) -> Finished {
+    let control = sluice.dir().join("control.sock");
+    let control = control.to_string_lossy();
+    Sluice::command(&[args, &["--control", &control]].concat())
+}
+
+#[test]
+fn a_fallback_stands_in_by_cause_and_is_marked_counted_and_logged() {
+    let dir = TempDir::new().unwrap();
+    let file = dir.path().join("sorry.html");
+    fs::write(&file, "<p>sorry</p>").unwrap();
+    let (broken, refusing) = (error(500), Refusing::new());
+    let stalled = Origin::new(|connection| connection.stall());
+    let from_file = format!(
+        "fallback = {{ file = \"{}\", content_type = \"text/html\", status = 200 }}",
+        file.display()
+    );
+    let inline = "fallback = { body = '{\"retry\":true}', content_type = \"application/json\" }";
+    for (server, fallback, more, status, source, body, cause, code) in [
+        (broken.addr(), inline, "", 503, "static", "{\"retry\":true}", "5xx", "upstream.status"),
+        (
+            refusing.addr(),
+            &from_file,
+            "",
+            200,
+            "static",
+            "<p>sorry</p>",
+            "connect",
+            "upstream.connect",
+        ),
+        (
+            stalled.addr(),
+            "fallback = {}",
+            "timeout = \"300ms\"",
+            503,
+            "empty",
+            "",
+            "timeout",
+            "upstream.timeout",
+        ),
+    ] {
+        let sluice = Sluice::start(Config::to(&[server]).route(fallback).route(more));
+        let mut client = sluice.client();
+        for _ in 0..2 {
+            let response = client.get("/a");
+            assert_eq!((response.status(), response.text().as_str()), (status, body), "{cause}");
+            assert_eq!(response.field("x-degraded"), Some(source));
+            assert_eq!(response.field("cache-control"), Some("no-store"));
+        }
+        client.send("HEAD /a HTTP/1.1\r\nHost: a.example\r\nConnection: close\r\n\r\n");
+        let head = client.read_bodyless();
+        assert_eq!((head.status(), head.field("x-degraded")), (status, Some(source)));
+        client.expect_close();
+        for line in sluice.log_lines(3) {
+            assert_eq!(line["degraded"], source, "{line}");
+            assert_eq!(line["code"], code, "{line}");
+        }
+        let name =
+            format!("sluice_degraded_total{{route=\"all\",cause=\"{cause}\",source=\"{source}\"}}");
+        sluice.wait_for_metric(&name, 3.0);
+    }
+    assert_eq!(broken.connections(), 1, "its answers were whole: the connection is used again");
+}
+
+#[test]
+fn causes_that_a_fallback_does_not_name_are_told_as_they_are() {
+    let broken = error(502);
+    let config = Config::to(&[broken.addr()]).limit("one", "ip", "1/h", 1).route(
+        "limits = [\"one\"]\nfallback = { on = [\"limited\"], status = 200, body = \"queue\" }",
+    );
+    let sluice = Sluice::start(config);
+    let mut client = sluice.client();
+    let response = client.get("/a");
+    assert_eq!((response.status(), response.text().as_str()), (502, "nope"));
+    assert_eq!(response.field("x-degraded"), None);
+    let response = client.get("/a");
+    assert_eq!((response.status(), response.text().as_str()), (200, "queue"));
+    assert!(response.field("ratelimit").is_some_and(|limit| limit.contains("r=0")));
+}
+
+#[test]
+fn a_file_that_is_not_there_is_refused() {
+    let dir = TempDir::new().unwrap();
+    let file = dir.path().join("sluice.toml");
+    let config = Config::to(&[Refusing::new().addr()]).route("fallback = { file = \"/no/such\" }");
+    fs::write(&file, config.to_string()).unwrap();
+    let control = dir.path().join("control.sock");
+    let args = ["run", "-c", &file.to_string_lossy(), "--control", &control.to_string_lossy()];
+    let ended = Sluice::command(&args);
+    assert_eq!(ended.code, Some(78), "{}", ended.stderr);
+    assert!(ended.stderr.contains("/no/such: No such file"), "{}", ended.stderr);
+}
+
+/// One route in a group with a fallback, one vital, one neither.
+fn shop(origin: &Origin) -> Config {
+    Config::to(&[origin.addr()]).workers(2).more(
+        "[route.shop]\nmatch = \"/shop\"\nto = \"app\"\ngroup = \"shop\"\nfallback = { body = \"closed\" }\n\
+         [route.pay]\nmatch = \"/pay\"\nto = \"app\"\nvital = true\n",
+    )
+}
+
+/// What `/shop`, `/pay` and `/other` answer, over several connections and so both workers.
+fn seen(sluice: &Sluice) -> [String; 3] {
+    ["/shop", "/pay", "/other"].map(|path| {
+        let answers: Vec<_> = (0..6)
+            .map(|_| {
+                let response = sluice.client().ask(path, "Connection: close\r\n");
+                let code = serde_json::from_slice::<serde_json::Value>(&response.body);
+                let code = code.ok().and_then(|json| json["code"].as_str().map(str::to_owned));
+                format!("{} {}", response.status(), code.unwrap_or_else(|| response.text()))
+            })
+            .collect();
+        let same = answers.iter().all(|answer| *answer == answers[0]);
+        if same { answers[0].clone() } else { answers.join(", ") }
+    })
+}
+
+const OPEN: [&str; 3] = ["200 hello", "200 hello", "200 hello"];
+
+#[track_caller]
+fn becomes(sluice: &Sluice, expected: [&str; 3]) {
+    let asked = Instant::now();
+    eventually(&format!("{expected:?}"), || (seen(sluice) == expected).then_some(()));
+    let took = asked.elapsed();
+    assert!(took < Duration::from_secs(1), "it took {took:?}");
+}
+
+#[test]
+fn groups_and_survival_mode_are_switched_within_a_second_and_end_by_themselves() {
+    let origin = Origin::ok("hello");
+    let sluice = Sluice::start(shop(&origin));
+    becomes(&sluice, OPEN);
+    let listed = run(&sluice, &["switch", "off", "shop"]);
+    assert_eq!(listed.code, Some(0), "{}", listed.stderr);
+    assert!(listed.stdout.contains("group shop: off, since 2"), "{}", listed.stdout);
+    becomes(&sluice, ["503 closed", "200 hello", "200 hello"]);
+    assert_eq!(sluice.metrics()["sluice_switches{kind=\"group\"}"], 1.0);
+    assert_eq!(sluice.reload(shop(&origin)).code, Some(0), "a reload leaves switches alone");
+    becomes(&sluice, ["503 closed", "200 hello", "200 hello"]);
+    assert_eq!(run(&sluice, &["switch", "on", "shop"]).code, Some(0));
+    becomes(&sluice, OPEN);
+
+    assert_eq!(run(&sluice, &["switch", "survival", "on", "--for", "2s"]).code, Some(0));
+    becomes(&sluice, ["503 closed", "200 hello", "503 switch.survival"]);
+    sluice.wait_for_stderr("switch_ended");
+    becomes(&sluice, OPEN);
+
+    let unknown = run(&sluice, &["switch", "off", "chop"]);
+    assert_eq!(unknown.code, Some(1));
+    assert!(unknown.stderr.contains("no route is in a group named \"chop\""), "{}", unknown.stderr);
+}
+
+#[test]
+fn a_drill_takes_the_degrade_path_of_each_cause_and_ends() {
+    let origin = Origin::ok("hello");
+    let sluice = Sluice::start(shop(&origin));
+    for (cause, expected) in [
+        ("open", "503 closed"),
+        ("timeout", "503 closed"),
+        ("5xx", "503 closed"),
+        ("limited", "429 drill.limited"),
+    ] {
+        let done = run(&sluice, &["drill", "shop", "--cause", cause]);
+        assert_eq!(done.code, Some(0), "{}", done.stderr);
+        becomes(&sluice, [expected, "200 hello", "200 hello"]);
+        let name =
+            format!("sluice_degraded_total{{route=\"shop\",cause=\"{cause}\",source=\"static\"}}");
+        assert_eq!(sluice.metrics().contains_key(&name), expected == "503 closed", "{cause}");
+    }
+    assert_eq!(run(&sluice, &["drill", "pay", "--for", "1s"]).code, Some(0));
+    becomes(&sluice, ["429 drill.limited", "503 drill.open", "200 hello"]);
+    sluice.wait_for_stderr("switch_ended");
+    assert_eq!(run(&sluice, &["drill", "shop", "--stop"]).code, Some(0));
+    becomes(&sluice, OPEN);
+    for (args, why) in [
+        (["drill", "chop", "--for", "1s"], "there is no route named \"chop\""),
+        (["drill", "shop", "--cause", "flood"], "cause=flood: there are limited, shed"),
+        (["drill", "shop", "--for", "2h"], "a drill ends after at most 1h"),
+    ] {
+        let refused = run(&sluice, &args);
+        assert_eq!(refused.code, Some(1), "{args:?}");
+        assert!(refused.stderr.contains(why), "{args:?}: {}", refused.stderr);
+    }
+}
+
+#[test]
+fn the_admin_api_switches_for_who_shows_the_token() {
+    let origin = Origin::ok("hello");
+    let dir = TempDir::new().unwrap();
+    let file = dir.path().join("token");
+    fs::write(&file, "sesame").unwrap();
+    let token = format!("token = \"file:{}\"", file.display());
+    let sluice = Sluice::start(shop(&origin).admin(&token));
+    let post = |wish: &str, fields: &str| {
+        let mut client = sluice.admin_client();
+        client.send(format!(
+            "POST /v1/switches?{wish} HTTP/1.1\r\nHost: localhost\r\nContent-Length: 0\r\n{fields}\r\n"
+        ));
+        client.read_response()
+    };
+    let shown = "Authorization: Bearer sesame\r\nX-Sluice: 1\r\n";
+    assert_eq!(post("kind=group&name=shop&state=off", "").status(), 403);
+    becomes(&sluice, OPEN);
+    let done = post("kind=group&name=shop&state=off&for=1h", shown);
+    assert_eq!(done.status(), 200, "{}", done.text());
+    becomes(&sluice, ["503 closed", "200 hello", "200 hello"]);
+    let listed = sluice.admin("/v1/switches").json();
+    assert_eq!(listed["switches"][0]["name"], "shop", "{listed}");
+    assert!(listed["switches"][0]["ends_in_seconds"].as_u64().is_some_and(|s| s > 3_500));
+    assert_eq!(listed["groups"]["shop"][0], "shop");
+    assert_eq!(listed["vital"][0], "pay");
+    assert_eq!(post("kind=group&name=shop&state=maybe", shown).status(), 422);
+}
