@@ -55,24 +55,6 @@ pub(crate) fn warnings(
         let message = "the admin API can be read from other machines".to_owned();
         warn("admin.listen", message, "listen on 127.0.0.1, or keep the port behind a firewall");
     }
-    shared(document, store, plan, &mut warn);
-    if server.trusted_proxies.iter().any(|network| network.bits() == 0) {
-        let message = "every client may claim to be another".to_owned();
-        warn("server.trusted_proxies", message, "name the networks of your own proxies");
-    }
-    for (path, message, hint) in lint::findings(document) {
-        warn(&path, message, &hint);
-    }
-    found.into_iter().map(|fault| document.problem(fault, Severity::Warning)).collect()
-}
-
-/// Limits over several gateways that can't be kept as they are written.
-fn shared(
-    document: &Document<'_>,
-    store: &StoreTable,
-    plan: &Plan,
-    warn: &mut dyn FnMut(&str, String, &str),
-) {
     let nodes = store.redis.as_ref().map_or(1, |redis| redis.nodes);
     for (name, _, terms) in plan.shared() {
         let path = format!("limit.{name}");
@@ -93,6 +75,12 @@ fn shared(
             warn(&path, message, "write how many there are as `nodes` of [store.redis]");
         }
     }
+    if server.trusted_proxies.iter().any(|network| network.bits() == 0) {
+        let message = "every client may claim to be another".to_owned();
+        warn("server.trusted_proxies", message, "name the networks of your own proxies");
+    }
+    lint::findings(document).into_iter().for_each(|(path, what, hint)| warn(&path, what, &hint));
+    found.into_iter().map(|fault| document.problem(fault, Severity::Warning)).collect()
 }
 
 /// Every upstream and limit that a route names.

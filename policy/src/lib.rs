@@ -40,7 +40,7 @@ use crate::facts::{Body, Facts};
 use crate::flight::{Attempt, Ending, Finish, Flight, Otherwise, Phase, Record, Step, Tries};
 use crate::ledger::Ledger;
 use crate::plan::{Plan, Route, RouteId, Target, UpstreamId};
-use crate::recover::{Remedy, idempotent, remedy, within_budget};
+use crate::recover::{Reach, Remedy, idempotent, remedy, within_budget};
 use crate::route::Hit;
 use crate::steer::guard::{Permits, Verdict as Outcome, timed};
 use crate::steer::{Pinned, Spot, Steer};
@@ -463,16 +463,6 @@ fn stand(flight: &mut Flight) -> Option<Attempt> {
     let attempt = flight.attempt.take()?;
     flight.plan.stand(attempt.spot);
     Some(attempt)
-}
-
-/// Where a request may go.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Reach {
-    /// Endpoints that have not failed it.
-    Others,
-    /// When there is none, any.
-    All,
-    AllWithinBudget,
 }
 
 fn give_up(flight: &mut Flight) -> Decision {

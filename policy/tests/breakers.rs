@@ -297,7 +297,7 @@ fn an_open_breaker_answers_503_and_says_when_to_come_again() {
 fn what_was_begun_in_an_older_era_is_ignored() {
     let mut stage = Stage::new(breaker());
     // Begun while all was well; their failures come when it is well again.
-    let late: Vec<_> = (0..100).map(|_| stage.arrive().0).collect();
+    let late: Vec<_> = (0..400).map(|_| stage.arrive().0).collect();
     for _ in 0..20 {
         let _ = stage.serve(ILL);
     }

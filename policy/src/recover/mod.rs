@@ -1,8 +1,9 @@
 //! What if an attempt fails: try again, or give up with which answer.
 //!
-//! What was never sent may be sent elsewhere. What may have been sent is sent again in one case
-//! only: a reused connection turned out to be closed, the method may be repeated (RFC 9110 section
-//! 9.2.2), and every byte of the request is still there.
+//! What was never sent may be sent elsewhere. What may have been sent is sent again by itself in one
+//! case only: a reused connection turned out to be closed, the method may be repeated (RFC 9110 section
+//! 9.2.2), and every byte of the request is still there. And where the route's `retries` ask for it,
+//! under the same conditions, after a moment and within a budget.
 
 use crate::decision::{Answer, Failure};
 use crate::flight::{Flight, Step};
@@ -39,6 +40,16 @@ pub(crate) fn remedy(failure: Failure, repeatable: bool, refreshed: bool) -> Rem
 /// may do anything.
 pub fn idempotent(method: &str) -> bool {
     matches!(method, "GET" | "HEAD" | "OPTIONS" | "TRACE" | "PUT" | "DELETE")
+}
+
+/// Where a request may go.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Reach {
+    /// Endpoints that have not failed it.
+    Others,
+    /// When there is none, any.
+    All,
+    AllWithinBudget,
 }
 
 /// Whether one more retry is within the budget of the upstream, over all workers.
