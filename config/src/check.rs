@@ -18,7 +18,7 @@ use crate::problem::{Problem, Problems, Severity};
 use crate::reader::{Depends, FAULTS_MAX, Fault, Keys, Reader, unknown_key};
 use crate::syntax::{self, Recovered};
 use crate::written::{AdminTable, LogTable, ServerTable};
-use crate::{bounds, diff, later, warn};
+use crate::{bounds, diff, identity, later, warn};
 
 /// Reads a configuration. Pure: opens no file, reads no environment.
 ///
@@ -32,6 +32,7 @@ pub fn parse(text: &str) -> Result<Config, Problems> {
     let written = Written::read(&document, &mut reader);
     names(&document, &mut reader);
     references(&document, &mut reader);
+    identity::refuse(&document, &mut reader);
     bounds::check(&document, &mut reader, &written.server, &written.admin);
     let Written { server, admin, log, draft } = written;
     let plan = compile(&document, &mut reader, draft);

@@ -3,8 +3,9 @@
 use core::time::Duration;
 use std::rc::Rc;
 
+use crate::admit::rate_limit::LIMITS_MAX;
 use crate::decision::{Answer, Need};
-use crate::ledger::Permit;
+use crate::ledger::{Permit, Receipt};
 use crate::plan::{EndpointKey, Plan, Route, RouteId, UpstreamId};
 use crate::steer::{Pinned, Spot};
 use crate::time::Instant;
@@ -29,6 +30,11 @@ pub struct Flight {
     pub(crate) permit: Option<Permit>,
     pub(crate) limit: Option<Limit>,
     pub(crate) violated: Option<u16>,
+    /// Every limit that refused this request.
+    pub(crate) wanting: [Option<Wanting>; LIMITS_MAX],
+    /// How long the request waits for its turn, and the limit that makes it wait.
+    pub(crate) delay: Duration,
+    pub(crate) queued: Option<(u16, Receipt)>,
     pub(crate) body_bytes_max: Option<u64>,
     pub(crate) answer: Option<Answer>,
     pub(crate) trail: Trail,
@@ -38,9 +44,10 @@ pub struct Flight {
 ///
 /// ```text
 /// New ──Arrived──► (filters) ──► Calling ──Responded──► Over
-///                   │    ▲          │ ▲ │
-///                   ▼    │Learned   └─┘ └──Failed, no more tries──► Over
-///                  Asking           Failed, tried again
+///                   │    ▲ │        │ ▲ │
+///                   ▼    │ │        └─┘ └──Failed, no more tries──► Over
+///                  Asking  │        Failed, tried again
+///                  Learned └► Waiting ──Woke──► Calling
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Phase {
@@ -48,6 +55,8 @@ pub(crate) enum Phase {
     /// No route: all but the method matches one.
     Misplaced,
     Asking,
+    /// For its turn at a leaky bucket.
+    Waiting,
     Calling,
     Over,
 }
@@ -101,6 +110,18 @@ impl Flight {
         self.limit
     }
 
+    /// What the `RateLimit` response fields tell: every limit that refused this request, or else
+    /// the tightest that it counted against.
+    pub fn limits(&self) -> impl Iterator<Item = Limit> {
+        let refused = self.wanting.iter().flatten().filter_map(|wanting| {
+            let Wanting { limit, left, reset } = *wanting;
+            let meter = self.plan.limits.meter(limit)?;
+            Some(Limit { limit, quota: meter.quota(), left, window: meter.window(), reset })
+        });
+        let tightest = self.limit.filter(|_| self.violated.is_none());
+        refused.chain(tightest)
+    }
+
     /// The limit that refused this request, by its place in the plan.
     pub fn violated(&self) -> Option<u16> {
         self.violated
@@ -111,6 +132,14 @@ impl Flight {
     pub fn body_bytes_max(&self) -> Option<u64> {
         self.body_bytes_max
     }
+}
+
+/// A limit that refused a request.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Wanting {
+    pub(crate) limit: u16,
+    pub(crate) left: u32,
+    pub(crate) reset: Duration,
 }
 
 /// What is left of a limit, and when there is more.
@@ -208,7 +237,7 @@ impl Trail {
 /// One rule's look at the request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Step {
-    /// The filter, by its name in the chain.
+    /// The filter, by its name in the chain; `shadow` for a limit that is not enforced.
     pub filter: &'static str,
     /// Which rule of that filter, where it has several (limits): its place in the plan.
     pub rule: Option<u16>,

@@ -57,6 +57,9 @@ impl Policy {
     /// decisions.
     pub fn new(plan: Arc<Plan>, ledger: Arc<Ledger>, seed: u64) -> Self {
         let mut steer = Steer::new(seed);
+        if plan.limits.slide() {
+            ledger.prepare();
+        }
         Self {
             plan: steer.pin(plan),
             ledger,
@@ -69,6 +72,9 @@ impl Policy {
 
     /// Judge new flights by this plan. What was learnt under the old one stays.
     pub fn adopt(&mut self, plan: Arc<Plan>) {
+        if plan.limits.slide() {
+            self.ledger.prepare();
+        }
         self.plan = self.steer.pin(plan);
         self.steer.forget();
     }
@@ -94,6 +100,9 @@ impl Policy {
             permit: None,
             limit: None,
             violated: None,
+            wanting: [None; admit::rate_limit::LIMITS_MAX],
+            delay: core::time::Duration::ZERO,
+            queued: None,
             body_bytes_max: None,
             answer: None,
             trail: flight::Trail::default(),
@@ -116,6 +125,7 @@ impl Policy {
             (Phase::Misplaced, Event::Arrived) => {
                 over(flight, Answer::problem(405, "route.method"))
             }
+            (Phase::Waiting, Event::Woke) => self.turn(now, flight),
             (Phase::Calling, Event::Responded { .. }) => {
                 flight.phase = Phase::Over;
                 Decision::Relay
@@ -125,7 +135,12 @@ impl Policy {
             }
             // A caller that brings an event out of order is told so, and the request is over.
             (
-                Phase::New | Phase::Misplaced | Phase::Asking | Phase::Calling | Phase::Over,
+                Phase::New
+                | Phase::Misplaced
+                | Phase::Asking
+                | Phase::Waiting
+                | Phase::Calling
+                | Phase::Over,
                 Event::Arrived
                 | Event::Learned
                 | Event::Responded { .. }
@@ -142,6 +157,13 @@ impl Policy {
         debug_assert!(self.in_flight > 0, "a flight of another worker");
         self.in_flight = self.in_flight.saturating_sub(1);
         settle(&mut flight);
+        if flight.phase == Phase::Waiting
+            && let Some((limit, receipt)) = flight.queued.take()
+            && let Some(meter) = flight.plan.limits.meter(limit)
+        {
+            // It left the queue: its turn goes to the next, if none has come after it.
+            self.ledger.give_back(&receipt, meter);
+        }
         if let Some(route) = flight.route {
             let plan = Rc::clone(&flight.plan);
             self.chain.end(&self.ledger, &plan.rules, route, &mut flight);
@@ -199,6 +221,10 @@ impl Policy {
         };
         let ask = Ask { now, facts, route: route.key, ledger: &self.ledger, limits: &plan.limits };
         match self.chain.check(&ask, &plan.rules, id, flight) {
+            Verdict::Pass if !flight.delay.is_zero() => {
+                flight.phase = Phase::Waiting;
+                Decision::Wait(now.at + flight.delay)
+            }
             Verdict::Pass => self.proceed(now, flight, route),
             Verdict::Need(need) if flight.asked == Some((flight.stage, need)) => {
                 over(flight, Answer::problem(500, "facts.unmet"))
@@ -209,6 +235,15 @@ impl Policy {
                 Decision::Learn(need)
             }
             Verdict::Deny(answer) => over(flight, answer),
+        }
+    }
+
+    /// The wait is over.
+    fn turn(&mut self, now: Now, flight: &mut Flight) -> Decision {
+        let plan = Rc::clone(&flight.plan);
+        match routed(&plan, flight) {
+            Some((_, route)) => self.proceed(now, flight, route),
+            None => over(flight, Answer::problem(404, "route.none")),
         }
     }
 

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use siphasher::sip::SipHasher13;
 
 use crate::admit::Rules;
+use crate::admit::bound::Promise;
 use crate::admit::rate_limit::Limits;
 use crate::draft::Balance;
 use crate::facts::Facts;
@@ -207,6 +208,11 @@ impl Plan {
     /// Empty when this plan has no such limit.
     pub fn limit_name(&self, limit: u16) -> &str {
         self.limits.name(limit)
+    }
+
+    /// What each limit promises, for operators.
+    pub fn promises(&self) -> impl Iterator<Item = Promise> {
+        self.limits.promises()
     }
 
     /// The methods that routes take where this request went: for the `Allow` field of a 405. The

@@ -4,6 +4,7 @@
 mod figures;
 mod guard;
 mod health;
+mod limits;
 pub(crate) mod reload;
 pub(crate) mod status;
 
@@ -88,6 +89,7 @@ fn router(room: Room) -> Router {
         .route("/v1/status", get(status::status))
         .route("/v1/latency", get(figures::latency))
         .route("/v1/config", get(status::config))
+        .route("/v1/limits", get(limits::limits))
         .route("/v1/reload", post(reload::reload))
         .fallback(async || refuse(StatusCode::NOT_FOUND, "no such page"))
         .method_not_allowed_fallback(async || {
@@ -142,6 +144,7 @@ mod tests {
             ("GET /v1/status", "localhost", 200),
             ("GET /v1/latency", "localhost", 200),
             ("GET /v1/config", "localhost", 200),
+            ("GET /v1/limits", "localhost", 200),
             ("GET /nowhere", "localhost", 404),
             ("DELETE /v1/status", "localhost", 405),
             ("GET /v1/reload", "localhost", 405),

@@ -132,6 +132,10 @@ impl Fleet {
         Ok(Worker { core, state: State::Starting, cells, mailbox, listeners: copies })
     }
 
+    pub(crate) fn ledger(&self) -> &Ledger {
+        &self.supply.ledger
+    }
+
     pub(crate) fn generation(&self) -> &Arc<Generation> {
         &self.generation
     }

@@ -84,6 +84,8 @@ pub(crate) struct RouteCells {
 pub(crate) struct LimitCells {
     pub(crate) allowed: Cell,
     pub(crate) refused: Cell,
+    /// Would have been refused, were the limit enforced.
+    pub(crate) shadow_refused: Cell,
 }
 
 /// The methods that metrics tell apart; the last stands for all others.

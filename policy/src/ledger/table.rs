@@ -33,8 +33,8 @@ const LOOKS_MAX: u32 = 4096;
 pub(crate) trait Words {
     /// Whether forgetting a key with this value loses nothing.
     fn idle(&self, value: u64) -> bool;
-    /// What a key starts with, in a slot that last held `value`.
-    fn fresh(&self, value: u64) -> u64;
+    /// What a key starts with, at a place that last held `value`.
+    fn fresh(&self, place: Place, value: u64) -> u64;
     /// What an emptied slot shows: not `value`, nor anything shown before under the last key.
     fn cleared(&self, value: u64) -> u64;
 }
@@ -42,6 +42,12 @@ pub(crate) trait Words {
 /// Where a key was found: valid as long as its value is not idle.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Place(u32);
+
+impl Place {
+    pub(crate) const fn index(self) -> usize {
+        self.0 as usize
+    }
+}
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Refused {
@@ -90,8 +96,13 @@ impl Table {
 
     /// The key's value, if it is here and not just changing hands.
     pub(crate) fn value(&self, key: u64) -> Option<u64> {
+        self.look(key).map(|(_, value)| value)
+    }
+
+    /// The key's place and value, if it is here and not just changing hands.
+    pub(crate) fn look(&self, key: u64) -> Option<(Place, u64)> {
         match self.find(key, &self.places(key)) {
-            Found::At(_, value) => Some(value),
+            Found::At(place, value) => Some((place, value)),
             Found::Changing | Found::Missing => None,
         }
     }
@@ -122,7 +133,7 @@ impl Table {
                 Found::Changing => spin_loop(),
                 Found::Missing => match self.claim(key, &places, words) {
                     Claim::Won { place, last } => {
-                        let (next, result) = change(words.fresh(last));
+                        let (next, result) = change(words.fresh(place, last));
                         match next {
                             Some(next) => self.slot(place).value.store(next, Release),
                             None => self.vacate(place, words.cleared(last)),

@@ -6,11 +6,16 @@ use std::collections::BTreeMap;
 use proptest::prelude::*;
 
 use super::*;
+use crate::time::Wall;
 use crate::unit::Rate;
 
 const MS: u64 = 1_000_000;
 
-fn gcra(tokens: u64, period_ms: u64, burst: u32) -> Gcra {
+fn gcra(tokens: u64, period_ms: u64, burst: u32) -> Meter {
+    Meter::Bucket(plain(tokens, period_ms, burst))
+}
+
+fn plain(tokens: u64, period_ms: u64, burst: u32) -> Gcra {
     let rate = Rate::new(NonZeroU64::new(tokens).unwrap(), Duration::from_millis(period_ms));
     Gcra::new(rate.unwrap(), burst).unwrap()
 }
@@ -21,12 +26,12 @@ fn key(n: u64) -> CountKey {
     CountKey { rule: 7, hash }
 }
 
-fn at(ms: u64) -> Instant {
-    Instant::from_nanos(ms * MS)
+fn at(ms: u64) -> Now {
+    Now { at: Instant::from_nanos(ms * MS), wall: Wall(ms / 1000) }
 }
 
-fn takes(ledger: &Ledger, ms: u64, n: u64, gcra: Gcra) -> bool {
-    ledger.take(at(ms), key(n), gcra, 1).is_ok()
+fn takes(ledger: &Ledger, ms: u64, n: u64, meter: Meter) -> bool {
+    ledger.take(at(ms), key(n), meter, 1).is_ok()
 }
 
 #[test]
@@ -91,12 +96,12 @@ fn what_is_given_back_is_there_again() {
         }
         let taken = ledger.take(at(1000), key(99), two, 2).unwrap();
         assert_eq!(taken.level.left, 0);
-        ledger.give_back(taken, two, 2);
+        ledger.give_back(&taken.receipt, two);
         let one = ledger.take(at(1000), key(99), two, 1).unwrap();
         assert!(takes(&ledger, 1000, 99, two), "full: {full}");
         assert!(!takes(&ledger, 1000, 99, two), "full: {full}");
         // Somebody took since: it stays taken.
-        ledger.give_back(one, two, 1);
+        ledger.give_back(&one.receipt, two);
         assert!(!takes(&ledger, 1000, 99, two), "full: {full}");
     }
 }
@@ -148,14 +153,14 @@ proptest! {
         small in any::<bool>(),
     ) {
         let ledger = Ledger::new(if small { 8 } else { 1024 }, [1; 16]);
-        let gcra = gcra(2, 1000, 3);
+        let gcra = plain(2, 1000, 3);
         let mut model: BTreeMap<u64, u64> = BTreeMap::new();
         let mut now = 1000;
         for (n, gap, cost) in asks {
             now += gap * gap / 200;
-            let got = ledger.take(at(now), key(n), gcra, cost);
+            let got = ledger.take(at(now), key(n), Meter::Bucket(gcra), cost);
             let state = model.entry(n).or_default();
-            let expected = gcra.take(*state, ticks(at(now)), cost);
+            let expected = gcra.take(*state, ticks(at(now).at), cost);
             match (&got, expected) {
                 (Ok(_), Ok(next)) => *state = next,
                 (Err(_), Ok(_)) => prop_assert!(small, "refused without need"),

@@ -115,7 +115,7 @@ fn plan(matches: &str) -> Option<Plan> {
     };
     let rate = Rate::new(core::num::NonZeroU64::MIN, core::time::Duration::from_millis(1))?;
     let keys = ["ip", "header:x", "path", "method", "route"].map(str::to_owned).to_vec();
-    let limit = |key| LimitSpec { key, rate, burst: Some(20), cost: None };
+    let limit = |key| LimitSpec { key, burst: Some(20), ..LimitSpec::bucket(rate) };
     let specs = Specs {
         size: Some(SizeSpec { body: Some(ByteSize(1 << 32)), ..SizeSpec::default() }),
         limits: Some(vec!["fine".to_owned(), "ip".to_owned()]),
@@ -230,6 +230,7 @@ impl Written {
             headers: Headers::new(self.text.as_bytes(), &self.fields),
             head_bytes: self.head_bytes,
             body: self.body,
+            identity: None,
         }
     }
 }
