@@ -165,7 +165,10 @@ impl Filter for RateLimit {
                 Err(wait) => {
                     let limit = counted.limit;
                     give_back(ask, &space[..i]);
-                    let level = Level { left: 0, reset: wait };
+                    // Less than it costs may be left.
+                    let seen = ask.ledger.peek(ask.now, key, meaning.meter, cost);
+                    let left = seen.err().map_or(0, |(level, _)| level.left);
+                    let level = Level { left, reset: wait };
                     note(flight, limit, meaning, level, false);
                     return refuse(wait);
                 }

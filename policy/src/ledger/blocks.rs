@@ -14,9 +14,9 @@ use core::sync::atomic::fence;
 use core::time::Duration;
 
 use super::table::{Place, Refused, Table, Words};
-use super::{CONTENDED_WAIT, CountKey, idle, shared_key, spread};
+use super::{CONTENDED_WAIT, CountKey, SPARE_SHARED, idle, shared_key, spread};
 use crate::mechanism::gcra::Level;
-use crate::mechanism::sliding::Sliding;
+use crate::mechanism::sliding::{Loan, Sliding};
 
 const BLOCK: usize = 16;
 const BLOCKS: usize = Sliding::CELLS_MAX / BLOCK;
@@ -47,18 +47,22 @@ pub(crate) struct Loans([Option<Lent>; Self::MAX]);
 
 #[derive(Clone, Copy, Debug)]
 struct Lent {
-    home: Home,
-    cell: usize,
     word: u64,
-    count: u32,
+    place: Place,
+    count: u16,
+    cell: u8,
+    spare: bool,
 }
 
 impl Loans {
     const MAX: usize = 4;
 
-    fn push(&mut self, lent: Lent) {
-        if let Some(free) = self.0.iter_mut().find(|slot| slot.is_none()) {
-            *free = Some(lent);
+    fn push(&mut self, Home { spare, place }: Home, loan: Loan) {
+        let cell = u8::try_from(loan.cell % BLOCK);
+        if let Some(free) = self.0.iter_mut().find(|slot| slot.is_none())
+            && let (Ok(cell), Ok(count)) = (cell, u16::try_from(loan.count))
+        {
+            *free = Some(Lent { word: loan.next, place, count, cell, spare });
         }
     }
 }
@@ -100,8 +104,7 @@ impl Blocks {
                     continue;
                 }
             }
-            let (cell, count) = (loan.cell % BLOCK, loan.count);
-            loans.push(Lent { home, cell, word: loan.next, count });
+            loans.push(home, loan);
             missing -= loan.count;
             if missing == 0 {
                 words[loan.cell] = loan.next;
@@ -123,6 +126,8 @@ impl Blocks {
         let words = self.words(key, sliding);
         let level = sliding.level(&words, now);
         match level.left.checked_sub(cost) {
+            // What is taken now is the last to come back.
+            Some(left) if level.reset.is_zero() => Ok(Level { left, reset: sliding.window() }),
             Some(left) => Ok(Level { left, ..level }),
             None => Err((level, sliding.wait(&words, now, cost))),
         }
@@ -130,8 +135,9 @@ impl Blocks {
 
     pub(super) fn give_back(&self, loans: &Loans, sliding: Sliding) {
         for lent in loans.0.iter().flatten() {
-            let cell = &self.store(lent.home).block(lent.home.place)[lent.cell];
-            let give = |word| sliding.untake(word, lent.word, lent.count);
+            let Lent { word: taken, place, count, cell, spare } = *lent;
+            let cell = &self.store(Home { spare, place }).block(place)[usize::from(cell)];
+            let give = |word| sliding.untake(word, taken, count.into());
             let _ = cell.fetch_update(SeqCst, Relaxed, give);
         }
     }
@@ -200,7 +206,7 @@ fn block_key(key: CountKey, block: usize) -> u64 {
 }
 
 fn spare_key(key: CountKey, block: usize) -> u64 {
-    spread(shared_key(key) ^ block as u64)
+    spread(shared_key(key, SPARE_SHARED) ^ block as u64)
 }
 
 /// Values are the instant at which the block's cells all have their share back.

@@ -37,17 +37,19 @@ const CLOCK_GRAIN: Duration = Duration::from_millis(100);
 const OWED_SLACK: Duration = Duration::from_secs(1);
 /// What a request is told to wait that found the table in the way.
 const CONTENDED_WAIT: Duration = Duration::from_millis(1);
-/// The keys of a limit that find no room share so many counts.
-const SHARED: u64 = 64;
-/// Overflow counts of all limits together, and spare blocks.
-const OVERFLOW: usize = 8192;
+/// The keys of a limit that find no room share so many counts, by the table's size: more of them,
+/// so that fewer keys meet the debts of others; fewer, so that a flood is not admitted there.
+const SHARED: core::ops::RangeInclusive<usize> = 64..=4096;
+/// Spare blocks of sliding windows, and how many of them the keys of a limit share.
 const SPARE: usize = 1024;
+const SPARE_SHARED: u64 = 64;
 
 /// Made once a process, handed to every worker's `Policy`; survives every reload.
 #[derive(Debug)]
 pub struct Ledger {
     buckets: Table,
     overflow: Table,
+    shared: u64,
     counts: Table,
     /// Made when a plan first has a sliding window.
     blocks: OnceLock<Blocks>,
@@ -96,9 +98,12 @@ impl Ledger {
     /// in progress; and, when a plan has sliding windows, an eighth as many blocks of theirs, 144
     /// bytes each. `secret` keys the hash, so that a client cannot choose which keys collide.
     pub fn new(keys_max: usize, secret: [u8; 16]) -> Self {
+        let shared = (keys_max / 16).clamp(*SHARED.start(), *SHARED.end());
         Self {
             buckets: Table::new(keys_max),
-            overflow: Table::new(OVERFLOW),
+            // Those of eight limits at once.
+            overflow: Table::new(8 * shared),
+            shared: shared as u64,
             counts: Table::new((keys_max / 8).max(64)),
             blocks: OnceLock::new(),
             latest: AtomicU64::new(0),
@@ -177,7 +182,8 @@ impl Ledger {
         single: Single,
         cost: u32,
     ) -> Result<(From, Spent), Duration> {
-        let words = Own { ledger: self, clock, overflow: shared_key(key) };
+        let overflow = shared_key(key, self.shared);
+        let words = Own { ledger: self, clock, overflow };
         loop {
             let spend = |word| self.spend(clock, word, single, cost, true);
             match self.buckets.update(key.hash, &words, spend) {
@@ -190,7 +196,7 @@ impl Ledger {
                     let words = Shared { now: self.now(clock.at) };
                     // Others of this limit may owe longer than this key could: no correction.
                     let spend = |word| self.spend(clock, word, single, cost, false);
-                    let updated = self.overflow.update(shared_key(key), &words, spend);
+                    let updated = self.overflow.update(overflow, &words, spend);
                     let (place, outcome) = updated.map_err(|_| CONTENDED_WAIT)?;
                     let spent = outcome?;
                     // Whoever brings this key into the table writes it there before reading the
@@ -220,7 +226,7 @@ impl Ledger {
             Meter::Sliding(sliding) => return self.prepare().peek(key, sliding, cost, now),
         };
         let own = self.buckets.value(key.hash);
-        let word = own.or_else(|| self.overflow.value(shared_key(key))).unwrap_or(0);
+        let word = own.or_else(|| self.overflow.value(shared_key(key, self.shared))).unwrap_or(0);
         match single.take(word, now, clock, cost) {
             Ok((_, level)) => Ok(level),
             Err(_) if own.is_some() && gcra.is_some_and(|gcra| overdrawn(word, now, gcra)) => {
@@ -332,8 +338,8 @@ fn idle(until: u64, now: u64) -> bool {
 }
 
 /// The count that this key shares with others of its limit when there is no room.
-fn shared_key(key: CountKey) -> u64 {
-    spread(key.rule.wrapping_add(1 + key.hash % SHARED))
+fn shared_key(key: CountKey, shared: u64) -> u64 {
+    spread(key.rule.wrapping_add(1 + key.hash % shared))
 }
 
 /// Bits well mixed (the finaliser of MurmurHash3), and never zero, which stands for nobody.

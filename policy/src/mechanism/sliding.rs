@@ -36,7 +36,7 @@ pub(crate) struct Loan {
 impl Sliding {
     pub(crate) const CELLS_MAX: usize = 64;
     /// So that a cell's count fits its bits.
-    pub(crate) const LIMIT_MAX: u32 = Self::CELLS_MAX as u32 * (GRAIN as u32 - 1);
+    pub(crate) const LIMIT_MAX: u32 = 64 * ((1 << COUNT_BITS) - 1);
     /// Rounding is at most a thousandth of it.
     pub(crate) const WINDOW_MIN: Duration = Duration::from_millis(1);
 
@@ -67,7 +67,7 @@ impl Sliding {
     /// lend goes on, the latest first, so that at most one is ever late; then the one that has
     /// rested longest.
     pub(crate) fn lend(self, words: &[u64], now: u64, wanted: u32) -> Option<Loan> {
-        let (mut begun, mut rested): (Option<(u64, Loan)>, Option<(u64, Loan)>) = (None, None);
+        let (mut begun, mut rested) = (None::<(u64, Loan)>, None::<(u64, Loan)>);
         let shares = (0..self.cells()).map(|cell| self.share(cell));
         for ((cell, share), &word) in shares.enumerate().zip(words) {
             let lent = self.lent(word, now);
