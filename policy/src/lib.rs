@@ -67,6 +67,9 @@ impl Policy {
     /// decisions.
     pub fn new(plan: Arc<Plan>, ledger: Arc<Ledger>, seed: u64) -> Self {
         let mut steer = Steer::new(Arc::clone(&ledger.boards), seed);
+        if plan.limits.slide() {
+            ledger.prepare();
+        }
         Self {
             plan: steer.pin(plan),
             ledger,
@@ -81,6 +84,9 @@ impl Policy {
 
     /// Judge new flights by this plan. What was learnt under the old one stays.
     pub fn adopt(&mut self, plan: Arc<Plan>) {
+        if plan.limits.slide() {
+            self.ledger.prepare();
+        }
         self.plan = self.steer.pin(plan);
         self.steer.forget();
     }
@@ -106,6 +112,9 @@ impl Policy {
             permit: None,
             limit: None,
             violated: None,
+            wanting: [None; admit::rate_limit::LIMITS_MAX],
+            delay: Duration::ZERO,
+            queued: None,
             body_bytes_max: None,
             answer: None,
             otherwise: Otherwise::Answer(Answer::problem(503, "upstream.none")),
@@ -130,6 +139,7 @@ impl Policy {
             (Phase::Misplaced, Event::Arrived) => {
                 over(flight, Answer::problem(405, "route.method"))
             }
+            (Phase::Queued, Event::Woke) => self.turn(now, flight),
             (Phase::Calling, Event::Responded { status }) => {
                 self.responded(now, facts, flight, status)
             }
@@ -143,6 +153,7 @@ impl Policy {
                 | Phase::Misplaced
                 | Phase::Asking
                 | Phase::Parked
+                | Phase::Queued
                 | Phase::Calling
                 | Phase::Waiting
                 | Phase::Over,
@@ -162,6 +173,13 @@ impl Policy {
         debug_assert!(self.in_flight > 0, "a flight of another worker");
         self.in_flight = self.in_flight.saturating_sub(1);
         self.leave(now, &mut flight, ending.finish);
+        if flight.phase == Phase::Queued
+            && let Some((limit, receipt)) = flight.queued.take()
+            && let Some(meter) = flight.plan.limits.meter(limit)
+        {
+            // It left the queue: its turn goes to the next, if none has come after it.
+            self.ledger.give_back(&receipt, meter);
+        }
         if let Some(route) = flight.route {
             let plan = Rc::clone(&flight.plan);
             self.chain.end(&self.ledger, &plan.rules, route, &mut flight);
@@ -233,6 +251,10 @@ impl Policy {
         }
         let ask = Ask { now, facts, route: route.key, ledger: &self.ledger, limits: &plan.limits };
         match self.chain.check(&ask, &plan.rules, id, flight) {
+            Verdict::Pass if !flight.delay.is_zero() => {
+                flight.phase = Phase::Queued;
+                Decision::Wait(now.at + flight.delay)
+            }
             Verdict::Pass => self.proceed(now, flight, route),
             Verdict::Need(need) if flight.asked == Some((flight.stage, need)) => {
                 over(flight, Answer::problem(500, "facts.unmet"))
@@ -248,6 +270,15 @@ impl Policy {
                 Decision::Wait(until)
             }
             Verdict::Deny(answer) => over(flight, answer),
+        }
+    }
+
+    /// The wait is over.
+    fn turn(&mut self, now: Now, flight: &mut Flight) -> Decision {
+        let plan = Rc::clone(&flight.plan);
+        match routed(&plan, flight) {
+            Some((_, route)) => self.proceed(now, flight, route),
+            None => over(flight, Answer::problem(404, "route.none")),
         }
     }
 

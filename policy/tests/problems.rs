@@ -50,7 +50,7 @@ const FAULTY: &str = r#"
     strip_prefix = "v1"
     redirect = { to = "ftp://x", status = 200 }
     request_headers = { set = { connection = "close" } }
-    concurrency = { max = 0, key = ["user"] }
+    concurrency = { max = 0, key = ["usr"] }
     size = {}
     addresses = {}
     [route.t]
@@ -111,7 +111,7 @@ fn names_that_are_not_there_are_told_those_that_are() {
     let table = [
         ("to = \"b\"", "there are: a"),
         ("to = \"a\"\nlimits = [\"fare\"]", "there are: fair"),
-        ("to = \"a\"\nconcurrency = { max = 1, key = [\"user\"] }", "header:NAME"),
+        ("to = \"a\"\nconcurrency = { max = 1, key = [\"usr\"] }", "header:NAME"),
     ];
     for (text, hint) in table {
         let found = problems(&SOUND.replace("to = \"a\"", text));
