@@ -122,6 +122,22 @@ fn names_that_are_not_there_are_told_those_that_are() {
 }
 
 #[test]
+fn a_store_counts_plain_buckets_only() {
+    let table = [
+        ("kind = \"sliding\"", "limit.fair.kind"),
+        ("kind = \"leaky\"\nmax_wait = \"1s\"", "limit.fair.kind"),
+        ("shadow = true", "limit.fair.shadow"),
+        ("cost = \"header:x-cost\"", "limit.fair.cost"),
+    ];
+    for (text, path) in table {
+        let stored = format!("rate = \"100/s\"\nstore = \"redis\"\n{text}");
+        let text = format!("nodes = 3\n{}", SOUND.replace("rate = \"100/s\"", &stored));
+        let found: Vec<_> = problems(&text).into_iter().map(|p| p.path).collect();
+        assert_eq!(found, [path], "{text}");
+    }
+}
+
+#[test]
 fn what_is_meant_is_what_was_written() {
     let plan = written::plan(
         r#"
