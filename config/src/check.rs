@@ -19,7 +19,7 @@ use crate::reader::{Depends, FAULTS_MAX, Fault, Keys, Reader, unknown_key};
 use crate::store::StoreTable;
 use crate::syntax::{self, Recovered};
 use crate::written::{AdminTable, LogTable, ServerTable};
-use crate::{bounds, diff, later, warn};
+use crate::{bounds, diff, identity, later, warn};
 
 /// Reads a configuration. Pure: opens no file, reads no environment.
 ///
@@ -33,6 +33,7 @@ pub fn parse(text: &str) -> Result<Config, Problems> {
     let written = Written::read(&document, &mut reader);
     names(&document, &mut reader);
     references(&document, &mut reader);
+    identity::refuse(&document, &mut reader);
     bounds::check(&document, &mut reader, &written.server, &written.admin);
     bounds::store(&document, &mut reader, &written.store);
     let Written { server, admin, log, store, draft } = written;

@@ -9,6 +9,7 @@ mod bounds;
 mod check;
 mod diff;
 mod document;
+mod identity;
 mod later;
 mod lint;
 mod model;
@@ -27,7 +28,8 @@ mod written;
 pub use check::parse;
 pub use diff::{Change, Effect, diff};
 pub use model::{
-    AccessLog, Admin, Config, EncodedSlashes, Hide, Io, Listen, Log, LogTarget, RedisStore, Server,
+    AccessLog, Admin, Config, EncodedSlashes, Hide, Io, LimitHeaders, Listen, Log, LogTarget,
+    RedisStore, Server,
 };
 pub use problem::{Position, Problem, Problems, Severity, render};
 pub use reference::reference;

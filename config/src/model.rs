@@ -14,7 +14,7 @@ pub use crate::scalar::{Hide, LogTarget};
 use crate::secret::SecretRef;
 use crate::store::{RedisTable, StoreUrl};
 use crate::written::{AdminTable, LogTable, ServerTable};
-pub use crate::written::{EncodedSlashes, Io};
+pub use crate::written::{EncodedSlashes, Io, LimitHeaders};
 
 /// What [`crate::parse`] makes.
 #[derive(Clone, Debug)]
@@ -56,6 +56,7 @@ pub struct Server {
     pub encoded_slashes: EncodedSlashes,
     /// How many limit keys the node can count at once.
     pub limit_keys: u32,
+    pub limit_headers: LimitHeaders,
     /// Lower case; a name that ends in `*` stands for all that begin so. Besides `x-user-*`,
     /// `x-tenant-id` and `x-internal-*`.
     pub identity_headers: Vec<String>,
@@ -128,6 +129,7 @@ impl From<ServerTable> for Server {
             trusted_proxies: table.trusted_proxies,
             encoded_slashes: table.encoded_slashes,
             limit_keys: table.limit_keys,
+            limit_headers: table.limit_headers,
             identity_headers: table.identity_headers.into_iter().map(|name| name.0).collect(),
         }
     }

@@ -30,7 +30,8 @@ pub(crate) fn warnings(
     let used = used(document);
     for kind in NAMED {
         for (name, _) in document.named(kind) {
-            if *kind != "route" && !used.contains(&(*kind, name)) {
+            let unused = *kind != "route" && !used.contains(&(*kind, name));
+            if unused && !(*kind == "limit" && is_default(document, name)) {
                 let message = format!("no route uses this {kind}");
                 warn(&format!("{kind}.{name}"), message, "name it in a route, or take it out");
             }
@@ -81,6 +82,12 @@ pub(crate) fn warnings(
     }
     lint::findings(document).into_iter().for_each(|(path, what, hint)| warn(&path, what, &hint));
     found.into_iter().map(|fault| document.problem(fault, Severity::Warning)).collect()
+}
+
+/// Whether the limit is that of every route without one.
+fn is_default(document: &Document<'_>, limit: &str) -> bool {
+    let default = document.at(&["limit", limit, "default"]);
+    default.and_then(|node| node.get_ref().as_bool()).unwrap_or(false)
 }
 
 /// Every upstream and limit that a route names.

@@ -59,6 +59,8 @@ pub(crate) struct ServerTable {
     /// How many limit keys the node can count at once, 16 bytes each. From 1024 to 67108864.
     #[schemars(range(min = 1024, max = 67_108_864))]
     pub(crate) limit_keys: u32,
+    /// How clients are told of the limits they count against.
+    pub(crate) limit_headers: LimitHeaders,
     /// Header fields that only the gateway may set: taken off every client's request, besides
     /// `x-user-*`, `x-tenant-id` and `x-internal-*`. A name may end in `*`.
     pub(crate) identity_headers: Vec<HeaderPattern>,
@@ -83,6 +85,7 @@ impl Default for ServerTable {
             trusted_proxies: Vec::new(),
             encoded_slashes: EncodedSlashes::Reject,
             limit_keys: 262_144,
+            limit_headers: LimitHeaders::Draft10,
             identity_headers: Vec::new(),
         }
     }
@@ -176,6 +179,17 @@ pub enum EncodedSlashes {
     Reject,
     /// Pass it on; routes see it undecoded.
     Keep,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum LimitHeaders {
+    /// `RateLimit` and `RateLimit-Policy`, as draft 10 of the IETF has them.
+    Draft10,
+    /// `X-RateLimit-Limit`, `X-RateLimit-Remaining` and `X-RateLimit-Reset` (in seconds).
+    Legacy,
+    /// Nothing; a refusal still says `Retry-After`.
+    Off,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]

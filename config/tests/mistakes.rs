@@ -95,6 +95,51 @@ const MISTAKES: &[(&str, &[&str])] = &[
     ),
     // What is missing, and what only follows from another mistake.
     ("[route.b]\nto = \"app\"", &["10:8 route.b.match `match` is missing"]),
+    // Limits: what belongs to which kind.
+    (
+        "[limit.l]\nkind = \"slidng\"\nrate = \"1/s\"",
+        &["11:8 limit.l.kind \"slidng\" is not known here"],
+    ),
+    (
+        "[limit.l]\nkind = \"fixed\"\nrate = \"1/min\"\nburst = 5",
+        &["13:9 limit.l.burst only a bucket has a burst, and this is `fixed`"],
+    ),
+    (
+        "[limit.l]\nkind = \"leaky\"\nrate = \"1/s\"",
+        &["10:8 limit.l a leaky bucket needs `max_wait`"],
+    ),
+    (
+        "[limit.l]\nrate = \"1/s\"\nmax_wait = \"1s\"",
+        &["12:12 limit.l.max_wait nobody waits at a limit of kind `bucket`"],
+    ),
+    (
+        "[limit.l]\nkind = \"leaky\"\nrate = \"1/s\"\nmax_wait = \"2min\"",
+        &["13:12 limit.l.max_wait out of bounds"],
+    ),
+    (
+        "[limit.l]\nkind = \"quota\"\nrate = \"5/2h\"",
+        &["12:8 limit.l.rate a quota is by the hour, the day or the month"],
+    ),
+    (
+        "[limit.l]\nkind = \"fixed\"\nrate = \"5/100ms\"",
+        &["12:8 limit.l.rate a fixed window lasts 1s at least"],
+    ),
+    (
+        "[limit.l]\nkind = \"sliding\"\nrate = \"600000/s\"",
+        &["12:8 limit.l.rate a sliding window is 1ms at least and admits at most 524224"],
+    ),
+    (
+        "[limit.l]\nkind = \"sliding\"\nrate = \"5/s\"\ncost = 6",
+        &["13:8 limit.l.cost a request costs 6, but the limit holds 5"],
+    ),
+    ("[limit.l]\nrate = \"5/s\"\ncost = \"x-cost\"", &["12:8 limit.l.cost \"x-cost\" is no cost"]),
+    (
+        "[limit.l]\nrate = \"5/s\"\nkey = [\"ip\", \"user\", \"user|ip\", \"claim:plan\"]",
+        &[
+            "12:14 limit.l.key[1] `user` needs to know who asks: not in this version",
+            "12:33 limit.l.key[3] `claim:plan` needs to know who asks: not in this version",
+        ],
+    ),
     ("[limit.slow]\nrate = 3", &["11:8 limit.slow.rate a rate needs a period"]),
     ("[limit.slow]\nrat = \"3/s\"", &["11:1 limit.slow.rat unknown key `rat`"]),
     (

@@ -96,7 +96,7 @@ pub fn http_response(input: &[u8]) {
         chunked,
         connection: None,
         request_id: b"id",
-        limit: None,
+        limits: None,
         date: b"now",
         edit: None,
     };

@@ -78,10 +78,7 @@ async fn relay<X: Exchange>(exchange: &mut X, flight: &Flight, response: Option<
 }
 
 fn told(flight: &Flight) -> Told<'_> {
-    Told {
-        limit: flight.limit().map(|limit| (flight.plan().limit_name(limit.limit), limit)),
-        edit: flight.route().map(|route| &route.rewrite.response_headers),
-    }
+    Told { flight: Some(flight), edit: flight.route().map(|route| &route.rewrite.response_headers) }
 }
 
 /// A flight that ends whichever way the request goes: dropped, the client has left.

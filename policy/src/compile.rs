@@ -33,7 +33,9 @@ pub(crate) fn compile(draft: Draft) -> Result<Plan, Vec<Problem>> {
     let limits = Limits::compile(draft.limits, draft.nodes, &mut work.problems);
     let mut rules = Rules::default();
     let (mut routes, mut matchers) = (Vec::new(), Vec::new());
-    for (name, spec, specs) in draft.routes {
+    let defaults = limits.defaults();
+    for (name, spec, mut specs) in draft.routes {
+        specs.limits = specs.limits.or_else(|| defaults.clone());
         let (path, key) = (format!("route.{name}"), RouteKey::of(&[&name]));
         rules.push(specs, key, &path, &limits, &mut work.problems);
         let matcher = Matcher::compile(&spec, &path, &mut work.problems);

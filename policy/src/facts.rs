@@ -21,6 +21,23 @@ pub struct Facts<'a> {
     /// The head as received, in bytes, request line included.
     pub head_bytes: u32,
     pub body: Body,
+    /// Who asks, when that has been verified.
+    pub identity: Option<&'a Identity<'a>>,
+}
+
+/// Who asks.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Identity<'a> {
+    pub user: Option<&'a str>,
+    pub tenant: Option<&'a str>,
+    /// Names and values, as texts.
+    pub claims: &'a [(&'a str, &'a str)],
+}
+
+impl<'a> Identity<'a> {
+    pub fn claim(&self, name: &str) -> Option<&'a str> {
+        self.claims.iter().find(|(claim, _)| *claim == name).map(|(_, value)| *value)
+    }
 }
 
 /// Header fields in arrival order and spelling.

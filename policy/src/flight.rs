@@ -3,9 +3,10 @@
 use core::time::Duration;
 use std::rc::Rc;
 
+use crate::admit::rate_limit::LIMITS_MAX;
 use crate::decision::{Answer, Need};
 use crate::degrade::Cause;
-use crate::ledger::Permit;
+use crate::ledger::{Permit, Receipt};
 use crate::mechanism::window::Era;
 use crate::plan::{EndpointKey, Plan, Route, RouteId, UpstreamId};
 use crate::steer::guard::Permits;
@@ -32,6 +33,11 @@ pub struct Flight {
     pub(crate) permit: Option<Permit>,
     pub(crate) limit: Option<Limit>,
     pub(crate) violated: Option<u16>,
+    /// Every limit that refused this request.
+    pub(crate) wanting: [Option<Wanting>; LIMITS_MAX],
+    /// How long the request waits for its turn, and the limit that makes it wait.
+    pub(crate) delay: Duration,
+    pub(crate) queued: Option<(u16, Receipt)>,
     pub(crate) body_bytes_max: Option<u64>,
     pub(crate) answer: Option<Answer>,
     /// What becomes of it when it cannot be tried again after all.
@@ -52,9 +58,10 @@ pub(crate) struct Parked {
 ///
 /// ```text
 /// New ──Arrived──► (filters) ──► Calling ──Responded──► Over
-///                   │    ▲          │ ▲ │
-///                   ▼    │Learned   └─┘ └──Failed, no more tries──► Over
-///             Asking, Parked        Failed, tried again: at once, or after Waiting
+///                   │    ▲ │        │ ▲ │
+///                   ▼    │ │        └─┘ └──Failed, no more tries──► Over
+///       Asking, Parked ──┘ │        Failed, tried again: at once, or after Waiting
+///         Learned, Woke    └► Queued ──Woke──► Calling
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Phase {
@@ -64,6 +71,8 @@ pub(crate) enum Phase {
     Asking,
     /// Waits for `Woke`, and is then judged on.
     Parked,
+    /// For its turn at a leaky bucket.
+    Queued,
     Calling,
     /// Before a retry.
     Waiting,
@@ -138,6 +147,18 @@ impl Flight {
         self.limit
     }
 
+    /// What the `RateLimit` response fields tell: every limit that refused this request, or else
+    /// the tightest that it counted against.
+    pub fn limits(&self) -> impl Iterator<Item = Limit> {
+        let refused = self.wanting.iter().flatten().filter_map(|wanting| {
+            let Wanting { limit, left, reset } = *wanting;
+            let meter = self.plan.limits.meter(limit)?;
+            Some(Limit { limit, quota: meter.quota(), left, window: meter.window(), reset })
+        });
+        let tightest = self.limit.filter(|_| self.violated.is_none());
+        refused.chain(tightest)
+    }
+
     /// The limit that refused this request, by its place in the plan.
     pub fn violated(&self) -> Option<u16> {
         self.violated
@@ -148,6 +169,14 @@ impl Flight {
     pub fn body_bytes_max(&self) -> Option<u64> {
         self.body_bytes_max
     }
+}
+
+/// A limit that refused a request.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Wanting {
+    pub(crate) limit: u16,
+    pub(crate) left: u32,
+    pub(crate) reset: Duration,
 }
 
 /// What is left of a limit, and when there is more.
@@ -252,7 +281,7 @@ impl Trail {
 /// One rule's look at the request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Step {
-    /// The filter, by its name in the chain.
+    /// The filter, by its name in the chain; `shadow` for a limit that is not enforced.
     pub filter: &'static str,
     /// Which rule of that filter, where it has several (limits): its place in the plan.
     pub rule: Option<u16>,

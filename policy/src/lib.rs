@@ -8,6 +8,7 @@
 
 pub mod admit;
 mod compile;
+mod course;
 pub mod decision;
 pub mod degrade;
 pub mod draft;
@@ -32,18 +33,17 @@ use core::time::Duration;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use crate::admit::{Ask, Chain, Verdict};
-use crate::decision::{Answer, Call, Decision, Event, Failure};
-use crate::degrade::{Cause, Switches};
-use crate::draft::retry::Retry;
-use crate::facts::{Body, Facts};
-use crate::flight::{Attempt, Ending, Finish, Flight, Otherwise, Phase, Record, Step, Tries};
+use crate::admit::Chain;
+use crate::course::over;
+use crate::decision::{Answer, Decision, Event};
+use crate::degrade::Switches;
+use crate::facts::Facts;
+use crate::flight::{Ending, Flight, Otherwise, Phase, Record, Tries};
 use crate::ledger::Ledger;
-use crate::plan::{Plan, Route, RouteId, Target, UpstreamId};
-use crate::recover::{Reach, Remedy, idempotent, remedy, within_budget};
+use crate::plan::Plan;
+use crate::recover::idempotent;
 use crate::route::Hit;
-use crate::steer::guard::{Permits, Verdict as Outcome, timed};
-use crate::steer::{Pinned, Spot, Steer};
+use crate::steer::{Pinned, Steer};
 use crate::time::{Instant, Now};
 use crate::world::{Effect, Signal, Snapshot};
 
@@ -67,6 +67,9 @@ impl Policy {
     /// decisions.
     pub fn new(plan: Arc<Plan>, ledger: Arc<Ledger>, seed: u64) -> Self {
         let mut steer = Steer::new(Arc::clone(&ledger.boards), seed);
+        if plan.limits.slide() {
+            ledger.prepare();
+        }
         Self {
             plan: steer.pin(plan),
             ledger,
@@ -81,6 +84,9 @@ impl Policy {
 
     /// Judge new flights by this plan. What was learnt under the old one stays.
     pub fn adopt(&mut self, plan: Arc<Plan>) {
+        if plan.limits.slide() {
+            self.ledger.prepare();
+        }
         self.plan = self.steer.pin(plan);
         self.steer.forget();
     }
@@ -106,6 +112,9 @@ impl Policy {
             permit: None,
             limit: None,
             violated: None,
+            wanting: [None; admit::rate_limit::LIMITS_MAX],
+            delay: Duration::ZERO,
+            queued: None,
             body_bytes_max: None,
             answer: None,
             otherwise: Otherwise::Answer(Answer::problem(503, "upstream.none")),
@@ -130,6 +139,7 @@ impl Policy {
             (Phase::Misplaced, Event::Arrived) => {
                 over(flight, Answer::problem(405, "route.method"))
             }
+            (Phase::Queued, Event::Woke) => self.turn(now, flight),
             (Phase::Calling, Event::Responded { status }) => {
                 self.responded(now, facts, flight, status)
             }
@@ -143,6 +153,7 @@ impl Policy {
                 | Phase::Misplaced
                 | Phase::Asking
                 | Phase::Parked
+                | Phase::Queued
                 | Phase::Calling
                 | Phase::Waiting
                 | Phase::Over,
@@ -162,6 +173,13 @@ impl Policy {
         debug_assert!(self.in_flight > 0, "a flight of another worker");
         self.in_flight = self.in_flight.saturating_sub(1);
         self.leave(now, &mut flight, ending.finish);
+        if flight.phase == Phase::Queued
+            && let Some((limit, receipt)) = flight.queued.take()
+            && let Some(meter) = flight.plan.limits.meter(limit)
+        {
+            // It left the queue: its turn goes to the next, if none has come after it.
+            self.ledger.give_back(&receipt, meter);
+        }
         if let Some(route) = flight.route {
             let plan = Rc::clone(&flight.plan);
             self.chain.end(&self.ledger, &plan.rules, route, &mut flight);
@@ -222,266 +240,4 @@ impl Policy {
         self.latest = self.latest.max(now.at);
         Now { at: self.latest, ..now }
     }
-
-    fn admit(&mut self, now: Now, facts: &Facts<'_>, flight: &mut Flight) -> Decision {
-        let plan = Rc::clone(&flight.plan);
-        let Some((id, route)) = routed(&plan, flight) else {
-            return over(flight, Answer::problem(404, "route.none"));
-        };
-        if let Some(answer) = self.switches.verdict(route) {
-            return over(flight, answer);
-        }
-        let ask = Ask { now, facts, route: route.key, ledger: &self.ledger, limits: &plan.limits };
-        match self.chain.check(&ask, &plan.rules, id, flight) {
-            Verdict::Pass => self.proceed(now, flight, route),
-            Verdict::Need(need) if flight.asked == Some((flight.stage, need)) => {
-                over(flight, Answer::problem(500, "facts.unmet"))
-            }
-            Verdict::Need(need) => {
-                flight.asked = Some((flight.stage, need));
-                flight.phase = Phase::Asking;
-                Decision::Learn(need)
-            }
-            Verdict::Park(until) => {
-                flight.phase = Phase::Parked;
-                self.parked = true;
-                Decision::Wait(until)
-            }
-            Verdict::Deny(answer) => over(flight, answer),
-        }
-    }
-
-    fn proceed(&mut self, now: Now, flight: &mut Flight, route: &Route) -> Decision {
-        let (reply, code) = match route.target {
-            Target::Upstream(id) => {
-                if let Some(guard) = flight.plan.guard(id) {
-                    guard.asked(now.at);
-                }
-                return self.call(now, flight, route, id, Reach::Others);
-            }
-            Target::Redirect(reply) => (reply, "route.redirect"),
-            Target::Respond(reply) => (reply, "route.respond"),
-        };
-        let status = flight.plan.reply(reply).map_or(500, |r| r.status);
-        over(flight, Answer { reply: Some(reply), ..Answer::problem(status, code) })
-    }
-
-    fn recover(
-        &mut self,
-        now: Now,
-        flight: &mut Flight,
-        failure: Failure,
-        repeatable: bool,
-    ) -> Decision {
-        let failed = stand(flight);
-        let plan = Rc::clone(&flight.plan);
-        let (Some(failed), Some((_, route))) = (failed, routed(&plan, flight)) else {
-            return over(flight, Answer::problem(500, "event.unexpected"));
-        };
-        let Attempt { spot, permits, .. } = failed;
-        let remedy = remedy(failure, repeatable, flight.tries.refreshed);
-        if remedy == Remedy::Refresh {
-            flight.tries.refreshed = true;
-            return self.send(now, flight, route, spot, permits, true);
-        }
-        self.steer.judge(&plan, spot, permits, Outcome::Failed(failure), now.at);
-        let (reach, answer) = match remedy {
-            Remedy::Elsewhere(answer) => (Reach::Others, answer),
-            Remedy::Again(answer) => (Reach::AllWithinBudget, answer),
-            Remedy::GiveUp(answer) => {
-                flight.otherwise = Otherwise::Answer(answer);
-                return match repeatable && route.retry.on.failed(failure) == Some(true) {
-                    true => self.wait(now, flight, route, spot),
-                    false => over(flight, answer),
-                };
-            }
-            Remedy::Refresh => return over(flight, Answer::problem(500, "event.unexpected")),
-        };
-        flight.otherwise = Otherwise::Answer(answer);
-        if flight.tries.retries >= route.retry.max {
-            return over(flight, answer);
-        }
-        flight.tries.retries += 1;
-        flight.tries.fail(spot.endpoint);
-        self.call(now, flight, route, spot.upstream, reach)
-    }
-
-    /// Before it is sent again, a moment passes, and the budget must allow it.
-    fn wait(&mut self, now: Now, flight: &mut Flight, route: &Route, spot: Spot) -> Decision {
-        let number = flight.tries.retries.saturating_add(1);
-        let until = now.at + self.steer.jitter(Retry::backoff(number));
-        if number > route.retry.max || until >= flight.arrived + route.timeout {
-            return give_up(flight);
-        }
-        if !within_budget(now, flight, route, spot.upstream) {
-            return give_up(flight);
-        }
-        flight.tries.retries = number;
-        flight.tries.fail(spot.endpoint);
-        flight.phase = Phase::Waiting;
-        Decision::Wait(until)
-    }
-
-    fn woke(&mut self, now: Now, flight: &mut Flight) -> Decision {
-        let plan = Rc::clone(&flight.plan);
-        let (Some(spot), Some((_, route))) = (flight.tries.last, routed(&plan, flight)) else {
-            return over(flight, Answer::problem(500, "event.unexpected"));
-        };
-        self.call(now, flight, route, spot.upstream, Reach::All)
-    }
-
-    /// Sends it to an endpoint of the upstream; when there is none, what was to be otherwise.
-    fn call(
-        &mut self,
-        now: Now,
-        flight: &mut Flight,
-        route: &Route,
-        id: UpstreamId,
-        reach: Reach,
-    ) -> Decision {
-        let plan = Rc::clone(&flight.plan);
-        let upstream = match self.steer.enter(&plan, id, now.at) {
-            Ok(permit) => permit,
-            Err(refusal) => {
-                flight.trail.push(Step::refused("breaker"));
-                if flight.tries.calls == 0 {
-                    let wait = refusal.wait.clamp(OPEN_WAIT_MIN, OPEN_WAIT_MAX);
-                    let open = Answer::problem(503, "upstream.open");
-                    flight.otherwise =
-                        Otherwise::Answer(Answer { retry_after: Some(wait), ..open });
-                }
-                return give_up(flight);
-            }
-        };
-        let mut found = self.steer.place(&plan, id, &flight.tries, false, now.at);
-        let all = match reach {
-            Reach::Others => false,
-            Reach::All => found.is_none(),
-            Reach::AllWithinBudget => found.is_none() && within_budget(now, flight, route, id),
-        };
-        if all {
-            found = self.steer.place(&plan, id, &flight.tries, true, now.at);
-        }
-        let Some((spot, endpoint)) = found else {
-            let nowhere = Spot { upstream: id, endpoint: u16::MAX };
-            let permits = Permits { upstream, endpoint: None };
-            self.steer.judge(&plan, nowhere, permits, Outcome::Nothing, now.at);
-            return give_up(flight);
-        };
-        self.send(now, flight, route, spot, Permits { upstream, endpoint }, false)
-    }
-
-    /// The breakers hear how it went, by what is known with the head; and it may not be good
-    /// enough to be passed on.
-    fn responded(
-        &mut self,
-        now: Now,
-        facts: &Facts<'_>,
-        flight: &mut Flight,
-        status: u16,
-    ) -> Decision {
-        let plan = Rc::clone(&flight.plan);
-        if let Some(attempt) = &mut flight.attempt {
-            let permits = core::mem::take(&mut attempt.permits);
-            attempt.judged = permits.eras();
-            let took = now.at.since(attempt.sent);
-            let outcome = Outcome::Responded { status, took, timed: timed(facts.body) };
-            self.steer.judge(&plan, attempt.spot, permits, outcome, now.at);
-        }
-        let instead = Answer::problem(status, "upstream.status");
-        let replaced = status >= 500 && degrade::covers(&plan, flight.route, Cause::Status);
-        if let Some((_, route)) = routed(&plan, flight)
-            && route.retry.on.status(status)
-            && flight.tries.retries < route.retry.max
-            && facts.body == Body::Empty
-            && idempotent(facts.method)
-            && let Some(Attempt { spot, .. }) = stand(flight)
-        {
-            flight.otherwise = if replaced { Otherwise::Answer(instead) } else { Otherwise::Relay };
-            return self.wait(now, flight, route, spot);
-        }
-        if replaced {
-            return over(flight, instead);
-        }
-        flight.phase = Phase::Over;
-        Decision::Relay
-    }
-
-    /// The request leaves its endpoint, if it is at one.
-    fn leave(&mut self, now: Now, flight: &mut Flight, finish: Finish) {
-        let Some(Attempt { spot, permits, judged, .. }) = stand(flight) else { return };
-        let plan = Rc::clone(&flight.plan);
-        self.steer.judge(&plan, spot, permits, Outcome::Nothing, now.at);
-        if finish == Finish::UpstreamCut {
-            self.steer.retract(&plan, spot, judged, now.at);
-        }
-    }
-
-    fn send(
-        &mut self,
-        now: Now,
-        flight: &mut Flight,
-        route: &Route,
-        spot: Spot,
-        permits: Permits,
-        fresh: bool,
-    ) -> Decision {
-        let deadline = flight.arrived + route.timeout;
-        let left = deadline.since(now.at);
-        let plan = Rc::clone(&flight.plan);
-        let there = (plan.upstream(spot.upstream), plan.endpoint(spot));
-        let (Some(upstream), Some(endpoint), false) = (there.0, there.1, left.is_zero()) else {
-            self.steer.judge(&plan, spot, permits, Outcome::Nothing, now.at);
-            return over(flight, Answer::problem(504, "request.timeout"));
-        };
-        flight.phase = Phase::Calling;
-        flight.tries.calls = flight.tries.calls.saturating_add(1);
-        flight.tries.last = Some(spot);
-        flight.attempt = Some(Attempt { spot, sent: now.at, permits, judged: [None; 2] });
-        plan.sit(spot);
-        let bounds = [upstream.timeouts.first_byte, route.retry.per_try];
-        let first_byte = bounds.into_iter().flatten().min();
-        Decision::Call(Call {
-            upstream: spot.upstream,
-            endpoint: endpoint.key,
-            fresh,
-            connect: upstream.timeouts.connect,
-            first_byte: first_byte.unwrap_or(left),
-            idle: upstream.timeouts.idle,
-            deadline,
-        })
-    }
-}
-
-fn routed<'a>(plan: &'a Plan, flight: &Flight) -> Option<(RouteId, &'a Route)> {
-    let id = flight.route?;
-    Some((id, plan.route(id)?))
-}
-
-/// The attempt, if there is one, has left its endpoint; its permits are yet to be given back.
-fn stand(flight: &mut Flight) -> Option<Attempt> {
-    let attempt = flight.attempt.take()?;
-    flight.plan.stand(attempt.spot);
-    Some(attempt)
-}
-
-fn give_up(flight: &mut Flight) -> Decision {
-    match flight.otherwise {
-        Otherwise::Answer(answer) => over(flight, answer),
-        Otherwise::Relay => {
-            flight.phase = Phase::Over;
-            Decision::Relay
-        }
-    }
-}
-
-/// What a client is told to wait at an open breaker, in bounds.
-const OPEN_WAIT_MIN: Duration = Duration::from_secs(1);
-const OPEN_WAIT_MAX: Duration = Duration::from_secs(300);
-
-fn over(flight: &mut Flight, answer: Answer) -> Decision {
-    let answer = degrade::instead(&flight.plan, flight.route, answer);
-    flight.phase = Phase::Over;
-    flight.answer = Some(answer);
-    Decision::Answer(answer)
 }

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use siphasher::sip::SipHasher13;
 
 use crate::admit::Rules;
+use crate::admit::bound::Promise;
 use crate::admit::rate_limit::Limits;
 use crate::degrade::Fallback;
 use crate::draft::Balance;
@@ -255,6 +256,11 @@ impl Plan {
     /// Limits that are counted over several gateways: name, rule, and how the store counts them.
     pub fn shared(&self) -> impl Iterator<Item = (&str, u64, Terms)> {
         self.limits.shared()
+    }
+
+    /// What each limit promises, for operators.
+    pub fn promises(&self) -> impl Iterator<Item = Promise> {
+        self.limits.promises()
     }
 
     /// The methods that routes take where this request went: for the `Allow` field of a 405. The

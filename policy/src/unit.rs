@@ -232,7 +232,8 @@ impl FromStr for Rate {
             return Err(Self::misspelt(text, number, rest));
         };
         let (count, unit) = split(per);
-        let Some(&(_, ns)) = TIME.iter().find(|(name, _)| *name == unit) else {
+        let units = TIME.iter().chain([&MONTH]);
+        let Some(&(_, ns)) = units.into_iter().find(|(name, _)| *name == unit) else {
             return Err(Self::misspelt(text, number, per));
         };
         let tokens = number.parse().map_err(|_| {
@@ -275,7 +276,10 @@ impl Rate {
 
 impl fmt::Display for Rate {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (count, unit) = in_largest_unit(self.period.as_nanos(), TIME);
+        let (count, unit) = match in_largest_unit(self.period.as_nanos(), TIME) {
+            (30, "day") => (1, MONTH.0),
+            other => other,
+        };
         if count == 1 {
             return write!(f, "{}/{unit}", self.tokens);
         }
@@ -337,6 +341,8 @@ const TIME: &[(&str, u64)] = &[
     ("h", 3_600_000_000_000),
     ("day", 86_400_000_000_000),
 ];
+/// Of a rate only: quotas are by the calendar's, buckets refill in thirty days.
+const MONTH: (&str, u64) = ("month", 30 * 86_400_000_000_000);
 const BYTES: &[(&str, u64)] =
     &[("B", 1), ("KiB", 1 << 10), ("MiB", 1 << 20), ("GiB", 1 << 30), ("TiB", 1 << 40)];
 const PPM_PER_PERCENT: u64 = 10_000;
@@ -432,6 +438,8 @@ mod tests {
             ("10/15min", "10/15min"),
             ("5/h", "5/h"),
             ("1000/day", "1000/day"),
+            ("1000/month", "1000/month"),
+            ("1000/30day", "1000/month"),
             ("1/0.5s", "1/500ms"),
             ("100 per second", "! write \"100/s\""),
             ("100 / min", "! write \"100/min\""),

@@ -127,6 +127,26 @@ fn a_request_that_the_fleet_refuses_takes_nothing_from_the_node() {
 }
 
 #[test]
+fn what_a_later_filter_refuses_takes_nothing_from_the_fleet() {
+    let fleet = "[limit.fleet]\nrate = \"100/s\"\nburst = 100\nstore = \"redis\"\n";
+    let mut it = gateway(fleet, "[\"fleet\"]\nconcurrency = { max = 1, key = [\"ip\"] }");
+    assert_eq!(it.ask(), (200, 1));
+    let facts = facts("/");
+    let mut stays = it.policy.begin(it.now(), &facts);
+    let decision = it.policy.decide(it.now(), &facts, &mut stays, Event::Arrived);
+    assert!(matches!(decision, Decision::Answer(answer) if answer.status == 200), "{decision:?}");
+    let held = it.held();
+    assert!(held > 0);
+    for _ in 0..5 {
+        assert_ne!(it.ask().0, 200);
+    }
+    assert_eq!(it.held(), held);
+    let ending = Ending { status: Some(200), bytes_in: 0, bytes_out: 0, finish: Finish::Whole };
+    it.policy.end(it.now(), stays, ending);
+    assert_eq!((it.ask().0, it.held()), (200, held - 1));
+}
+
+#[test]
 fn part_of_a_cost_is_not_taken() {
     let fleet = "[limit.fleet]\nrate = \"1/s\"\nburst = 50\ncost = 20\nstore = \"redis\"\n";
     let mut it = gateway(fleet, "[\"fleet\"]");

@@ -50,7 +50,7 @@ const FAULTY: &str = r#"
     strip_prefix = "v1"
     redirect = { to = "ftp://x", status = 200 }
     request_headers = { set = { connection = "close" } }
-    concurrency = { max = 0, key = ["user"] }
+    concurrency = { max = 0, key = ["usr"] }
     size = {}
     addresses = {}
     [route.t]
@@ -111,7 +111,7 @@ fn names_that_are_not_there_are_told_those_that_are() {
     let table = [
         ("to = \"b\"", "there are: a"),
         ("to = \"a\"\nlimits = [\"fare\"]", "there are: fair"),
-        ("to = \"a\"\nconcurrency = { max = 1, key = [\"user\"] }", "header:NAME"),
+        ("to = \"a\"\nconcurrency = { max = 1, key = [\"usr\"] }", "header:NAME"),
     ];
     for (text, hint) in table {
         let found = problems(&SOUND.replace("to = \"a\"", text));
@@ -119,6 +119,22 @@ fn names_that_are_not_there_are_told_those_that_are() {
         assert!(hints.len() == 1 && hints[0].contains(hint), "{text}: {found:?}");
     }
     assert_eq!(problems(SOUND), []);
+}
+
+#[test]
+fn a_store_counts_plain_buckets_only() {
+    let table = [
+        ("kind = \"sliding\"", "limit.fair.kind"),
+        ("kind = \"leaky\"\nmax_wait = \"1s\"", "limit.fair.kind"),
+        ("shadow = true", "limit.fair.shadow"),
+        ("cost = \"header:x-cost\"", "limit.fair.cost"),
+    ];
+    for (text, path) in table {
+        let stored = format!("rate = \"100/s\"\nstore = \"redis\"\n{text}");
+        let text = format!("nodes = 3\n{}", SOUND.replace("rate = \"100/s\"", &stored));
+        let found: Vec<_> = problems(&text).into_iter().map(|p| p.path).collect();
+        assert_eq!(found, [path], "{text}");
+    }
 }
 
 #[test]

@@ -79,6 +79,24 @@ fn one_a_minute_over_any_number_of_workers_admits_one() {
 }
 
 #[test]
+fn every_kind_is_exact_over_any_number_of_workers() {
+    let kinds = [
+        ("kind = \"sliding\"\nrate = \"5/min\"", 5),
+        ("kind = \"sliding\"\nrate = \"64/min\"", 64),
+        ("kind = \"sliding\"\nrate = \"100/min\"", 100),
+        ("kind = \"fixed\"\nrate = \"7/min\"", 7),
+        ("kind = \"quota\"\nrate = \"9/day\"", 9),
+    ];
+    for (kind, limit) in kinds {
+        let plan = plan(&format!("[limit.l]\n{kind}"), "limits = [\"l\"]");
+        let roomy = hammer(&plan, 1 << 16, 64, 16);
+        assert!(roomy.iter().all(|n| *n == limit), "{kind}: {roomy:?}");
+        let full = hammer(&plan, 64, 512, 16);
+        assert!(full.iter().all(|n| *n <= limit), "{kind}: {full:?}");
+    }
+}
+
+#[test]
 fn a_full_table_admits_too_little_and_never_too_much() {
     let plan = plan("[limit.slow]\nrate = \"3/min\"", "limits = [\"slow\"]");
     let admitted = hammer(&plan, 64, 2048, 4);

@@ -5,6 +5,8 @@
 
 #[path = "e2e/admin.rs"]
 mod admin;
+#[path = "e2e/algorithms.rs"]
+mod algorithms;
 #[path = "e2e/balance.rs"]
 mod balance;
 #[path = "e2e/bounds.rs"]

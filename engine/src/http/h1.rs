@@ -268,7 +268,7 @@ impl Connection {
             chunked: false,
             connection: Some("close"),
             request_id: &id,
-            limit: None,
+            limits: None,
             date: &date,
             edit: None,
         };

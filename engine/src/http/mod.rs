@@ -8,6 +8,7 @@ mod fields;
 pub(crate) mod forward;
 pub(crate) mod h1;
 pub(crate) mod head;
+mod limit;
 pub(crate) mod parse;
 mod target;
 pub(crate) mod write;
@@ -15,7 +16,7 @@ pub(crate) mod write;
 use std::task::{Context, Poll};
 
 use sluice_policy::facts::Facts;
-use sluice_policy::flight::{Finish, Limit};
+use sluice_policy::flight::{Finish, Flight};
 use sluice_policy::plan::HeaderEdit;
 
 use crate::upstream::response::Response;
@@ -79,7 +80,8 @@ pub(crate) enum Pending<'a> {
 /// What the client is told besides the response.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Told<'a> {
-    pub(crate) limit: Option<(&'a str, Limit)>,
+    /// Whose limits.
+    pub(crate) flight: Option<&'a Flight>,
     pub(crate) edit: Option<&'a HeaderEdit>,
 }
 

@@ -2,13 +2,15 @@
 
 use std::net::IpAddr;
 
+use sluice_config::LimitHeaders;
 use sluice_policy::facts::Field;
-use sluice_policy::flight::Limit;
+use sluice_policy::flight::Flight;
 use sluice_policy::plan::{HeaderEdit, Rewrite};
 
 use super::fields::Kind;
 use super::forward;
 use super::head::Head;
+use super::limit;
 use super::parse::ResponseHead;
 use crate::ids::{self, HexId, Trace};
 
@@ -132,7 +134,8 @@ pub(crate) struct ResponseExtras<'a> {
     /// The `Connection` option to send.
     pub(crate) connection: Option<&'static str>,
     pub(crate) request_id: &'a [u8],
-    pub(crate) limit: Option<(&'a str, Limit)>,
+    /// Whose limits the client is told, and how.
+    pub(crate) limits: Option<(&'a Flight, LimitHeaders)>,
     /// For a response that has no Date of its own.
     pub(crate) date: &'a [u8],
     pub(crate) edit: Option<&'a HeaderEdit>,
@@ -174,41 +177,9 @@ pub(crate) fn write_extras(out: &mut Vec<u8>, extras: &ResponseExtras<'_>) {
         field(out, b"Connection", option.as_bytes());
     }
     field(out, b"X-Request-Id", extras.request_id);
-    if let Some((name, limit)) = &extras.limit {
-        write_limit(out, name, limit);
+    if let Some((flight, form)) = extras.limits {
+        limit::write(out, flight, form);
     }
-}
-
-/// draft-ietf-httpapi-ratelimit-headers-10, sections 3 and 4.
-fn write_limit(out: &mut Vec<u8>, name: &str, limit: &Limit) {
-    let mut digits = itoa::Buffer::new();
-    let mut number = |out: &mut Vec<u8>, key: &[u8], n: u64| {
-        out.extend_from_slice(key);
-        out.extend_from_slice(digits.format(n).as_bytes());
-    };
-    out.extend_from_slice(b"RateLimit-Policy: ");
-    write_string(out, name);
-    number(out, b";q=", u64::from(limit.quota));
-    number(out, b";w=", seconds_up(limit.window).max(1));
-    out.extend_from_slice(b"\r\nRateLimit: ");
-    write_string(out, name);
-    number(out, b";r=", u64::from(limit.left));
-    if !limit.reset.is_zero() {
-        number(out, b";t=", seconds_up(limit.reset));
-    }
-    out.extend_from_slice(b"\r\n");
-}
-
-/// A String of RFC 9651 section 3.3.3. Names hold no control or non-ASCII characters.
-fn write_string(out: &mut Vec<u8>, text: &str) {
-    out.push(b'"');
-    for b in text.bytes().filter(|b| (0x20..0x7f).contains(b)) {
-        if matches!(b, b'"' | b'\\') {
-            out.push(b'\\');
-        }
-        out.push(b);
-    }
-    out.push(b'"');
 }
 
 /// Whole seconds, never too few.

@@ -87,6 +87,8 @@ pub(crate) struct RouteCells {
 pub(crate) struct LimitCells {
     pub(crate) allowed: Cell,
     pub(crate) refused: Cell,
+    /// Would have been refused, were the limit enforced.
+    pub(crate) shadow_refused: Cell,
 }
 
 /// Stands where a route's name would for requests that no route took. No route can be named so.

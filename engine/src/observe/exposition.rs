@@ -154,6 +154,8 @@ fn limits(text: &mut Exposition, limits: &BTreeMap<String, Vec<Arc<LimitCells>>>
         let (allowed, refused) = (sum(|c| &c.allowed), sum(|c| &c.refused));
         text.sample(DECISIONS, &[("limit", limit), ("decision", "allowed")], allowed);
         text.sample(DECISIONS, &[("limit", limit), ("decision", "refused")], refused);
+        let shadow = sum(|c| &c.shadow_refused);
+        text.sample(DECISIONS, &[("limit", limit), ("decision", "shadow_refused")], shadow);
     }
 }
 

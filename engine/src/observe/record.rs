@@ -227,7 +227,7 @@ impl<'a> Line<'a> {
                 self.text("degraded", source.name().as_bytes());
             }
         }
-        if let Some(step) = record.trail.steps().find(|step| !step.passed) {
+        if let Some(step) = record.trail.steps().find(|s| !s.passed && s.filter != "shadow") {
             self.text("decided", step.filter.as_bytes());
             if let Some(limit) = record.violated {
                 self.text("limit", plan.limit_name(limit).as_bytes());

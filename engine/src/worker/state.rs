@@ -321,10 +321,12 @@ impl Current {
             cells.unrouted.count(method, status, took);
         }
         for step in record.trail.steps() {
-            let Some(limit) = step.rule.filter(|_| step.filter == "limits") else { continue };
-            let counted = |limit: &LimitCells| match step.passed {
-                true => limit.allowed.add(1),
-                false => limit.refused.add(1),
+            let (shadow, enforced) = (step.filter == "shadow", step.filter == "limits");
+            let Some(limit) = step.rule.filter(|_| shadow || enforced) else { continue };
+            let counted = |limit: &LimitCells| match (step.passed, shadow) {
+                (true, _) => limit.allowed.add(1),
+                (false, false) => limit.refused.add(1),
+                (false, true) => limit.shadow_refused.add(1),
             };
             match self.limits.get(usize::from(limit)).filter(|_| of_this_plan) {
                 Some(limit) => counted(limit),

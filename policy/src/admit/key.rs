@@ -1,4 +1,5 @@
-//! What is counted apart: `ip`, `header:NAME`, `route`, `path`, `method`, in any mix.
+//! What is counted apart: `ip`, `api_key`, `header:NAME`, `route`, `path`, `method`, and who asks
+//! (`user`, `tenant`, `claim:NAME`), in any mix. `user|ip` is the user, or else the address.
 
 use core::hash::Hasher;
 use core::net::IpAddr;
@@ -6,19 +7,29 @@ use core::net::IpAddr;
 use siphasher::sip128::{Hasher128 as _, SipHasher13};
 
 use super::Ask;
+use crate::facts::Facts;
 use crate::ledger::{CountKey, Ledger};
 use crate::plan::RouteKey;
 use crate::route::pattern::token_byte;
 
 /// Said when a part is not known.
-pub(crate) const PARTS: &str = "ip, ip/24 (leading bits), header:NAME, route, path, method";
+pub(crate) const PARTS: &str = "ip, ip/24 (leading bits), api_key, header:NAME, route, path, \
+                                method, user, tenant, claim:NAME; user|ip is the one or else the \
+                                other";
+
+/// The field that `api_key` stands for.
+const API_KEY: &str = "x-api-key";
 
 /// A mix of parts. Each of them must agree for two requests to share a count.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Key(Box<[Part]>);
 
+/// One part: the first of these that the request has.
 #[derive(Clone, Debug, PartialEq, Eq)]
-enum Part {
+struct Part(Box<[Source]>);
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Source {
     /// The client's address, cut to so many bits.
     Ip {
         v4_bits: u8,
@@ -29,6 +40,15 @@ enum Part {
     Route,
     Path,
     Method,
+    User,
+    Tenant,
+    Claim(String),
+}
+
+/// Whether a part of a key is about who asks and says nothing of anonymous requests. False for
+/// what is no part at all.
+pub fn needs_identity(part: &str) -> bool {
+    Part::parse(part).is_some_and(|part| part.0.last().is_some_and(Source::is_identity))
 }
 
 impl Key {
@@ -44,41 +64,65 @@ impl Key {
         }
     }
 
-    /// The count that this request belongs to, among those of the rule.
+    /// The count that this request belongs to, among those of the rule. Tenants never share one,
+    /// whatever the parts.
     pub(crate) fn of(&self, rule: u64, ledger: &Ledger, ask: &Ask<'_>) -> CountKey {
         let mut hasher = ledger.hasher();
-        hasher.write_u64(rule);
-        for part in &self.0 {
-            part.write(&mut hasher, ask.facts, ask.route);
-        }
+        self.write(&mut hasher, rule, ask);
         // Zero stands for nobody in the ledger.
         CountKey { rule, hash: hasher.finish().max(1) }
     }
-}
 
-impl Key {
     /// The same count as every gateway names it. For what is not on the fast path.
     pub(crate) fn name(&self, rule: u64, ask: &Ask<'_>) -> [u64; 2] {
         let mut hasher = SipHasher13::new();
-        hasher.write_u64(rule);
-        for part in &self.0 {
-            part.write(&mut hasher, ask.facts, ask.route);
-        }
+        self.write(&mut hasher, rule, ask);
         // Not keyed by this node's secret, so wide enough that nobody finds a second key for one.
         let hash = hasher.finish128();
         [hash.h1, hash.h2]
+    }
+
+    fn write(&self, hasher: &mut impl Hasher, rule: u64, ask: &Ask<'_>) {
+        hasher.write_u64(rule);
+        if let Some(tenant) = ask.facts.identity.and_then(|identity| identity.tenant) {
+            text(hasher, tenant.as_bytes());
+        }
+        for part in &self.0 {
+            part.write(hasher, ask.facts, ask.route);
+        }
     }
 }
 
 impl Part {
     fn parse(text: &str) -> Option<Self> {
+        text.split('|').map(Source::parse).collect::<Option<Box<[_]>>>().map(Self)
+    }
+
+    fn write(&self, hasher: &mut impl Hasher, facts: &Facts<'_>, route: RouteKey) {
+        for (rank, source) in self.0.iter().enumerate() {
+            if rank > 0 {
+                hasher.write_u8(2);
+            }
+            if source.write(hasher, facts, route) {
+                return;
+            }
+        }
+        hasher.write_u8(0);
+    }
+}
+
+impl Source {
+    fn parse(text: &str) -> Option<Self> {
         match text.split_once([':', '/']) {
             None => match text {
                 // One line to an IPv6 customer is a /64: a finer key would be a key a request.
                 "ip" => Some(Self::Ip { v4_bits: 32, v6_bits: 64 }),
+                "api_key" => Some(Self::Header(API_KEY.to_owned())),
                 "route" => Some(Self::Route),
                 "path" => Some(Self::Path),
                 "method" => Some(Self::Method),
+                "user" => Some(Self::User),
+                "tenant" => Some(Self::Tenant),
                 _ => None,
             },
             Some(("ip", bits)) if text.starts_with("ip/") => {
@@ -94,29 +138,55 @@ impl Part {
                 let token = !name.is_empty() && name.bytes().all(token_byte);
                 token.then(|| Self::Header(name.to_ascii_lowercase()))
             }
+            Some(("claim", name)) if text.starts_with("claim:") && !name.is_empty() => {
+                Some(Self::Claim(name.to_owned()))
+            }
             Some(_) => None,
         }
     }
 
-    fn write(&self, hasher: &mut impl Hasher, facts: &crate::facts::Facts<'_>, route: RouteKey) {
+    const fn is_identity(&self) -> bool {
         match self {
-            Self::Ip { v4_bits, v6_bits } => match facts.client.to_canonical() {
-                IpAddr::V4(a) => {
-                    let shift = 32 - u32::from(*v4_bits);
-                    hasher.write_u64((4 << 32) | u64::from(a.to_bits() >> shift));
-                }
-                IpAddr::V6(a) => {
-                    hasher.write_u8(6);
-                    hasher.write_u128(a.to_bits() >> (128 - u32::from(*v6_bits)));
-                }
-            },
-            Self::Header(name) => match facts.headers.get(name) {
-                Some(value) => text(hasher, value),
-                None => hasher.write_u8(0),
-            },
-            Self::Route => hasher.write_u64(route.0),
-            Self::Path => text(hasher, facts.path.as_bytes()),
-            Self::Method => text(hasher, facts.method.as_bytes()),
+            Self::User | Self::Tenant | Self::Claim(_) => true,
+            Self::Ip { .. } | Self::Header(_) | Self::Route | Self::Path | Self::Method => false,
+        }
+    }
+
+    /// False, and nothing written, when the request has no such thing.
+    fn write(&self, hasher: &mut impl Hasher, facts: &Facts<'_>, route: RouteKey) -> bool {
+        let who = facts.identity;
+        let found = match self {
+            Self::Ip { v4_bits, v6_bits } => {
+                address(hasher, facts.client, (*v4_bits, *v6_bits));
+                return true;
+            }
+            Self::Route => {
+                hasher.write_u64(route.0);
+                return true;
+            }
+            Self::Header(name) => facts.headers.get(name),
+            Self::Path => Some(facts.path.as_bytes()),
+            Self::Method => Some(facts.method.as_bytes()),
+            Self::User => who.and_then(|who| who.user).map(str::as_bytes),
+            Self::Tenant => who.and_then(|who| who.tenant).map(str::as_bytes),
+            Self::Claim(name) => who.and_then(|who| who.claim(name)).map(str::as_bytes),
+        };
+        if let Some(found) = found {
+            text(hasher, found);
+        }
+        found.is_some()
+    }
+}
+
+fn address(hasher: &mut impl Hasher, client: IpAddr, (v4_bits, v6_bits): (u8, u8)) {
+    match client.to_canonical() {
+        IpAddr::V4(a) => {
+            let shift = 32 - u32::from(v4_bits);
+            hasher.write_u64((4 << 32) | u64::from(a.to_bits() >> shift));
+        }
+        IpAddr::V6(a) => {
+            hasher.write_u8(6);
+            hasher.write_u128(a.to_bits() >> (128 - u32::from(v6_bits)));
         }
     }
 }

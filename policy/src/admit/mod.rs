@@ -3,8 +3,10 @@
 //! To add one: write `admit/your_filter.rs` beside the others, and add its line to `filters!`.
 
 pub mod addresses;
+pub mod bound;
 pub mod concurrency;
 pub mod key;
+pub mod limit;
 pub mod rate_limit;
 pub mod shared;
 pub mod size;
@@ -37,6 +39,9 @@ pub trait Filter: Default {
     /// Judges. Called again after `Verdict::Need`, with the fact in place. Whatever it takes and
     /// must give back goes into the flight, and is given back in `end`.
     fn check(&mut self, ask: &Ask<'_>, rule: &Self::Rule, flight: &mut Flight) -> Verdict;
+
+    /// A later filter refuses what this one has passed just now: nothing was used of what it took.
+    fn undo(&mut self, _ask: &Ask<'_>, _rule: &Self::Rule, _flight: &mut Flight) {}
 
     /// A request that passed `check` is over. Called exactly once for each pass.
     fn end(&mut self, _ledger: &Ledger, _rule: &Self::Rule, _flight: &mut Flight) {}
@@ -140,13 +145,15 @@ macro_rules! filters {
                 route: RouteId,
                 flight: &mut Flight,
             ) -> Verdict {
-                let mut stage = 0;
+                let (from, mut stage) = (flight.stage, 0);
                 $(
                     if flight.stage == stage {
                         if let Some(Some(rule)) = rules.$name.get(route.index()) {
                             match self.$name.check(ask, rule, flight) {
                                 Verdict::Pass => {}
-                                stop @ (Verdict::Deny(_) | Verdict::Need(_) | Verdict::Park(_)) => {
+                                stop @ (Verdict::Need(_) | Verdict::Park(_)) => return stop,
+                                stop @ Verdict::Deny(_) => {
+                                    self.undo(ask, rules, route, flight, from);
                                     return stop;
                                 }
                             }
@@ -157,6 +164,27 @@ macro_rules! filters {
                 )+
                 debug_assert_eq!(stage, flight.stage);
                 Verdict::Pass
+            }
+
+            /// Tells each filter that passed this flight since stage `from` that another refused.
+            fn undo(
+                &mut self,
+                ask: &Ask<'_>,
+                rules: &Rules,
+                route: RouteId,
+                flight: &mut Flight,
+                from: u8,
+            ) {
+                let mut stage = 0;
+                $(
+                    if (from..flight.stage).contains(&stage)
+                        && let Some(Some(rule)) = rules.$name.get(route.index())
+                    {
+                        self.$name.undo(ask, rule, flight);
+                    }
+                    stage += 1;
+                )+
+                debug_assert!(flight.stage < stage);
             }
 
             /// Tells each filter that passed this flight that it is over.

@@ -1,53 +1,30 @@
-//! Bound the rate of requests, by the named limits: token buckets that all workers share.
+//! Bound the rate of requests, by the named limits. All workers share the counts, and all gateways
+//! those of a store.
 
 use core::time::Duration;
 
-use serde::Deserialize;
-
-use super::key::{Key, PARTS};
-use super::shared::{self, Shared, Spent, Unready};
-pub use super::shared::{Lost, StoreName};
+use super::bound::Promise;
+use super::limit::Meaning;
+use super::shared::{self, Spent, Unready};
 use super::{Ask, Context, Filter, Verdict};
 use crate::decision::Answer;
-use crate::flight::{Flight, Limit, Step};
-use crate::ledger::{CountKey, Taken};
-use crate::mechanism::gcra::{Gcra, Level};
+use crate::flight::{Flight, Limit, Step, Wanting};
+use crate::ledger::{CountKey, Receipt, Taken};
+use crate::mechanism::gcra::Level;
 use crate::mechanism::lease::Terms;
-use crate::plan::{Problem, stable_hash};
-use crate::unit::Rate;
+use crate::mechanism::meter::Meter;
+use crate::plan::Problem;
+
+pub use super::limit::{CostSpec, Kind, LimitSpec};
+pub use super::shared::{Lost, StoreName};
 
 /// The most limits that one request can count against.
-const LIMITS_MAX: usize = 8;
+pub(crate) const LIMITS_MAX: usize = 8;
 
+/// What the last request took, in case that a later filter refuses it.
 #[derive(Debug, Default)]
-pub struct RateLimit;
-
-/// `[limit.NAME]`: a token bucket per key.
-#[derive(Clone, Debug, Deserialize)]
-#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
-#[serde(deny_unknown_fields)]
-pub struct LimitSpec {
-    /// What is counted apart: `ip`, `header:NAME`, `route`, `path`, `method`, in any mix. Default:
-    /// `ip`, which is one IPv4 address or one IPv6 /64; `ip/24` counts by /24, and by /48 of IPv6.
-    #[serde(default)]
-    pub key: Vec<String>,
-    /// How fast the bucket fills.
-    pub rate: Rate,
-    /// How much it holds, and so how many requests may come at once. Default: the rate's number.
-    #[serde(default)]
-    pub burst: Option<u32>,
-    /// What one request takes. Default 1.
-    #[serde(default)]
-    pub cost: Option<u32>,
-    /// Where it is counted: `redis` is over all gateways that share the Redis of `[store.redis]`.
-    /// Default: in this process.
-    #[serde(default)]
-    pub store: Option<StoreName>,
-    /// What to do while the store can't be asked: `open` lets everything through, `closed` refuses
-    /// everything, `local` counts this gateway's share (the rate divided by `store.redis.nodes`).
-    /// Default `local`.
-    #[serde(default)]
-    pub lost: Option<Lost>,
+pub struct RateLimit {
+    kept: [Option<(u16, Kept)>; LIMITS_MAX],
 }
 
 /// Every named limit of a plan, by its place.
@@ -57,19 +34,9 @@ pub(crate) struct Limits(Vec<Named>);
 #[derive(Debug)]
 struct Named {
     name: String,
+    spec: LimitSpec,
     /// None when it could not be read: there is a problem for it, and no plan.
     meaning: Option<Meaning>,
-}
-
-#[derive(Debug)]
-pub(super) struct Meaning {
-    /// A hash of the limit's name: part of every key, so that limits never share a count.
-    pub(super) rule: u64,
-    pub(super) key: Key,
-    pub(super) gcra: Gcra,
-    pub(super) cost: u32,
-    /// Counted over several gateways.
-    pub(super) shared: Option<Shared>,
 }
 
 /// The limits of one route, by their places in the plan, each once.
@@ -82,13 +49,21 @@ pub(super) struct Counted<'a> {
     pub(super) limit: u16,
     pub(super) meaning: &'a Meaning,
     pub(super) key: CountKey,
+    pub(super) cost: u32,
     taken: Option<Grasp>,
 }
 
-/// What was taken, to be given back if the next limit refuses.
+/// What was taken.
 #[derive(Clone, Copy)]
 enum Grasp {
     Node(Taken),
+    Store(Spent),
+}
+
+/// What it takes to give it back.
+#[derive(Clone, Copy, Debug)]
+enum Kept {
+    Node(Receipt),
     Store(Spent),
 }
 
@@ -107,7 +82,7 @@ impl Limits {
         }
         let compile = |(name, spec): (String, LimitSpec)| {
             let meaning = Meaning::compile(&name, &spec, nodes, problems);
-            Named { name, meaning }
+            Named { name, spec, meaning }
         };
         Self(specs.into_iter().map(compile).collect())
     }
@@ -116,18 +91,19 @@ impl Limits {
         self.0.get(usize::from(limit)).map_or("", |named| &named.name)
     }
 
+    pub(crate) fn meter(&self, limit: u16) -> Option<Meter> {
+        self.meaning(limit).map(|meaning| meaning.meter)
+    }
+
     fn meaning(&self, limit: u16) -> Option<&Meaning> {
         self.0.get(usize::from(limit))?.meaning.as_ref()
     }
 
+    /// Those that a store counts: name, rule, and how.
     pub(crate) fn shared(&self) -> impl Iterator<Item = (&str, u64, Terms)> {
-        let shared = |named: &Named| {
-            let meaning = named.meaning.as_ref()?;
-            Some((meaning.rule, meaning.shared.as_ref()?.terms))
-        };
-        self.0.iter().filter_map(move |named| {
-            let (rule, terms) = shared(named)?;
-            Some((named.name.as_str(), rule, terms))
+        self.0.iter().filter_map(|Named { name, meaning, .. }| {
+            let meaning = meaning.as_ref()?;
+            Some((name.as_str(), meaning.rule, meaning.shared.as_ref()?.terms))
         })
     }
 
@@ -138,49 +114,25 @@ impl Limits {
     pub(crate) fn names(&self) -> impl Iterator<Item = &str> {
         self.0.iter().map(|named| named.name.as_str())
     }
-}
 
-impl Meaning {
-    fn compile(
-        name: &str,
-        spec: &LimitSpec,
-        nodes: Option<u32>,
-        problems: &mut Vec<Problem>,
-    ) -> Option<Self> {
-        let path = format!("limit.{name}");
-        let found = problems.len();
-        let shared = Shared::compile(spec, nodes, &path, problems);
-        let mut problem = |below: &str, message: String, hint: &str| {
-            let hint = Some(hint.to_owned());
-            problems.push(Problem { path: format!("{path}{below}"), message, hint });
-        };
-        let default = ["ip".to_owned()];
-        let texts = if spec.key.is_empty() { &default[..] } else { &spec.key };
-        let key = Key::parse(texts).unwrap_or_else(|unread| {
-            for i in unread {
-                problem(&format!(".key[{i}]"), format!("nothing is called `{}`", texts[i]), PARTS);
-            }
-            Key::default()
-        });
-        let tokens = u32::try_from(spec.rate.tokens().get()).unwrap_or(u32::MAX);
-        let (burst, cost) = (spec.burst.unwrap_or(tokens), spec.cost.unwrap_or(1));
-        if burst == 0 {
-            problem(".burst", "a burst of 0 admits nothing".to_owned(), "write at least 1");
-        }
-        if cost == 0 {
-            problem(".cost", "a cost of 0 limits nothing".to_owned(), "write at least 1");
-        }
-        if cost > burst && burst > 0 {
-            let message = format!("a request costs {cost}, but the bucket holds {burst}");
-            problem(".cost", message, "a request must fit the burst");
-        }
-        let gcra = Gcra::new(spec.rate, burst.max(1));
-        if gcra.is_none() {
-            let hint = "make the burst smaller or the period shorter";
-            problem(".rate", "the bucket takes more than nine years to fill".to_owned(), hint);
-        }
-        let rule = stable_hash(&["limit", name]);
-        (problems.len() == found).then_some(Self { rule, key, gcra: gcra?, cost, shared })
+    /// Those of every route that names none itself.
+    pub(crate) fn defaults(&self) -> Option<Vec<String>> {
+        let defaults = self.0.iter().filter(|named| named.spec.default);
+        let names: Vec<_> = defaults.map(|named| named.name.clone()).collect();
+        (!names.is_empty()).then_some(names)
+    }
+
+    pub(crate) fn promises(&self) -> impl Iterator<Item = Promise> {
+        self.0.iter().filter_map(|Named { name, spec, meaning }| {
+            let meter = meaning.as_ref()?.meter;
+            Some(Promise::of(name, spec, meter.quota(), meter.window()))
+        })
+    }
+
+    /// Whether any of them is a sliding window.
+    pub(crate) fn slide(&self) -> bool {
+        let mut meanings = self.0.iter().filter_map(|named| named.meaning.as_ref());
+        meanings.any(|meaning| matches!(meaning.meter, Meter::Sliding(_)))
     }
 }
 
@@ -219,56 +171,121 @@ impl Filter for RateLimit {
     /// All or nothing: a refused request takes from none of its limits. Another worker may take
     /// the last token between our look and our grasp; what was grasped by then is given back.
     fn check(&mut self, ask: &Ask<'_>, rule: &Rule, flight: &mut Flight) -> Verdict {
-        if let [limit] = *rule.0
-            && ask.limits.meaning(limit).is_none_or(|meaning| meaning.shared.is_none())
-        {
-            return alone(ask, limit, flight);
-        }
+        self.kept = [None; LIMITS_MAX];
         let mut space = [None; LIMITS_MAX];
         for (slot, &limit) in space.iter_mut().zip(&rule.0) {
             if let Some(meaning) = ask.limits.meaning(limit) {
                 let key = meaning.key.of(meaning.rule, ask.ledger, ask);
-                *slot = Some(Counted { limit, meaning, key, taken: None });
+                let cost = meaning.cost(ask);
+                *slot = Some(Counted { limit, meaning, key, cost, taken: None });
             }
         }
-        if let Some(refusal) = look(ask, &space, flight) {
+        // One limit alone needs no look ahead: taking refuses as well, and touches nothing.
+        if rule.0.len() > 1
+            && let Some(refusal) = look(ask, &space, flight)
+        {
             return refusal;
         }
-        if let Some(verdict) = await_store(ask, &space, flight) {
+        let stored = |counted: &Counted<'_>| counted.meaning.shared.is_some();
+        if space.iter().flatten().any(stored)
+            && let Some(verdict) = await_store(ask, &space, flight)
+        {
             return verdict;
         }
         for i in 0..space.len() {
             let Some(counted) = &mut space[i] else { break };
             match take(ask, counted, flight) {
                 Ok(taken) => counted.taken = Some(taken),
+                Err(_) if counted.meaning.shadow => {}
                 Err(wait) => {
-                    let (limit, meaning) = (counted.limit, counted.meaning);
+                    let refused = *counted;
                     give_back(ask, &space[..i]);
-                    let level = Level { left: 0, reset: wait };
-                    note(flight, limit, meaning, level, false);
+                    let level = Level { left: left(ask, &refused), reset: wait };
+                    note(flight, refused.limit, refused.meaning, level, false);
                     return refuse(wait);
                 }
             }
         }
-        for counted in space.iter().flatten() {
-            if let Some(taken) = counted.taken {
-                let level = match taken {
-                    Grasp::Node(taken) => taken.level,
-                    Grasp::Store(spent) => spent.level,
-                };
-                note(flight, counted.limit, counted.meaning, level, true);
+        self.keep(&space, flight);
+        Verdict::Pass
+    }
+
+    fn undo(&mut self, ask: &Ask<'_>, _: &Rule, flight: &mut Flight) {
+        for (limit, kept) in self.kept.iter_mut().filter_map(Option::take) {
+            if let Some(meter) = ask.limits.meter(limit) {
+                kept.give_back(ask, meter);
             }
         }
-        Verdict::Pass
+        (flight.delay, flight.queued) = (Duration::ZERO, None);
+    }
+}
+
+impl RateLimit {
+    /// Notes what was taken, and keeps the receipts.
+    fn keep(&mut self, space: &[Option<Counted<'_>>], flight: &mut Flight) {
+        for (slot, counted) in self.kept.iter_mut().zip(space.iter().flatten()) {
+            let Counted { limit, meaning, taken, .. } = *counted;
+            *slot = taken.map(|taken| (limit, taken.kept()));
+            if let Some(Grasp::Node(Taken { delay, receipt, .. })) = taken
+                && !meaning.shadow
+                && delay > flight.delay
+            {
+                flight.delay = delay;
+                flight.queued = Some((limit, receipt));
+            }
+            match taken.map(|taken| taken.level()) {
+                Some(level) if !meaning.shadow => note(flight, limit, meaning, level, true),
+                level => {
+                    let (passed, left) = (level.is_some(), level.map_or(0, |level| level.left));
+                    let (filter, rule) = ("shadow", Some(limit));
+                    flight.trail.push(Step { filter, rule, passed, left: Some(left) });
+                }
+            }
+        }
+    }
+}
+
+impl Grasp {
+    fn level(&self) -> Level {
+        match self {
+            Self::Node(taken) => taken.level,
+            Self::Store(spent) => spent.level,
+        }
+    }
+
+    fn kept(&self) -> Kept {
+        match *self {
+            Self::Node(taken) => Kept::Node(taken.receipt),
+            Self::Store(spent) => Kept::Store(spent),
+        }
+    }
+}
+
+impl Kept {
+    fn give_back(self, ask: &Ask<'_>, meter: Meter) {
+        match self {
+            Self::Node(receipt) => ask.ledger.give_back(&receipt, meter),
+            Self::Store(spent) => spent.give_back(ask.ledger),
+        }
     }
 }
 
 fn take(ask: &Ask<'_>, counted: &Counted<'_>, flight: &Flight) -> Result<Grasp, Duration> {
-    let Meaning { gcra, cost, .. } = *counted.meaning;
-    match &counted.meaning.shared {
+    let Counted { meaning, key, cost, .. } = *counted;
+    match &meaning.shared {
         Some(shared) => shared.take(ask, counted, flight).map(Grasp::Store),
-        None => ask.ledger.take(ask.now.at, counted.key, gcra, cost).map(Grasp::Node),
+        None => ask.ledger.take(ask.now, key, meaning.meter, cost).map(Grasp::Node),
     }
+}
+
+/// What is left of a limit that has just refused: less than it costs, but maybe not nothing.
+fn left(ask: &Ask<'_>, refused: &Counted<'_>) -> u32 {
+    let Counted { meaning, key, cost, .. } = *refused;
+    if meaning.shared.is_some() {
+        return 0;
+    }
+    let seen = ask.ledger.peek(ask.now, key, meaning.meter, cost);
+    seen.err().map_or(0, |(level, _)| level.left)
 }
 
 /// Whether the limits that a store counts refuse, or have nothing in hand yet.
@@ -287,31 +304,15 @@ fn await_store(
     }
 }
 
-/// The common case: one limit needs no look ahead and nothing to give back.
-fn alone(ask: &Ask<'_>, limit: u16, flight: &mut Flight) -> Verdict {
-    let Some(meaning) = ask.limits.meaning(limit) else { return Verdict::Pass };
-    let key = meaning.key.of(meaning.rule, ask.ledger, ask);
-    match ask.ledger.take(ask.now.at, key, meaning.gcra, meaning.cost) {
-        Ok(taken) => {
-            note(flight, limit, meaning, taken.level, true);
-            Verdict::Pass
-        }
-        Err(wait) => {
-            note(flight, limit, meaning, Level { left: 0, reset: wait }, false);
-            refuse(wait)
-        }
-    }
-}
-
 /// Looks before taking, so that a refusal touches nothing. Every limit that refuses is noted, and
 /// the longest wait is told.
 fn look(ask: &Ask<'_>, space: &[Option<Counted<'_>>], flight: &mut Flight) -> Option<Verdict> {
     let mut longest = None;
-    for Counted { limit, meaning, key, .. } in space.iter().flatten() {
-        if meaning.shared.is_some() {
+    for Counted { limit, meaning, key, cost, .. } in space.iter().flatten() {
+        if meaning.shadow || meaning.shared.is_some() {
             continue;
         }
-        match ask.ledger.peek(ask.now.at, *key, meaning.gcra, meaning.cost) {
+        match ask.ledger.peek(ask.now, *key, meaning.meter, *cost) {
             Ok(_) => {}
             Err((level, wait)) => {
                 let level = Level { reset: wait, ..level };
@@ -325,12 +326,8 @@ fn look(ask: &Ask<'_>, space: &[Option<Counted<'_>>], flight: &mut Flight) -> Op
 
 fn give_back(ask: &Ask<'_>, space: &[Option<Counted<'_>>]) {
     for counted in space.iter().flatten() {
-        match counted.taken {
-            Some(Grasp::Node(taken)) => {
-                ask.ledger.give_back(taken, counted.meaning.gcra, counted.meaning.cost);
-            }
-            Some(Grasp::Store(spent)) => spent.give_back(ask.ledger),
-            None => {}
+        if let Some(taken) = counted.taken {
+            taken.kept().give_back(ask, counted.meaning.meter);
         }
     }
 }
@@ -344,9 +341,9 @@ fn refuse(wait: Duration) -> Verdict {
 /// that refuse, the longest wait.
 fn note(flight: &mut Flight, limit: u16, meaning: &Meaning, level: Level, passed: bool) {
     flight.trail.push(Step { filter: "limits", rule: Some(limit), passed, left: Some(level.left) });
-    let gcra = meaning.gcra;
+    let meter = meaning.meter;
     let Level { left, reset } = level;
-    let new = Limit { limit, quota: gcra.burst(), left, window: gcra.window(), reset };
+    let new = Limit { limit, quota: meter.quota(), left, window: meter.window(), reset };
     let tighter = flight.limit.is_none_or(|old| {
         if passed {
             u64::from(new.left) * u64::from(old.quota) < u64::from(old.left) * u64::from(new.quota)
@@ -359,5 +356,8 @@ fn note(flight: &mut Flight, limit: u16, meaning: &Meaning, level: Level, passed
         if !passed {
             flight.violated = Some(limit);
         }
+    }
+    if !passed && let Some(free) = flight.wanting.iter_mut().find(|slot| slot.is_none()) {
+        *free = Some(Wanting { limit, left, reset });
     }
 }

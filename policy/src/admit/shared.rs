@@ -6,7 +6,8 @@ use core::time::Duration;
 use serde::Deserialize;
 
 use super::Ask;
-use super::rate_limit::{Counted, LimitSpec};
+use super::limit::{CostSpec, Kind, LimitSpec};
+use super::rate_limit::Counted;
 use crate::flight::{Flight, Parked};
 use crate::ledger::Ledger;
 use crate::ledger::intake::Wish;
@@ -95,9 +96,24 @@ impl Shared {
             problem(".store", "there is no store", "write a table [store.redis] with its url");
             return None;
         };
+        let hint = "take it out, or take out the store: each gateway then counts on its own";
+        if spec.kind != Kind::Bucket {
+            problem(".kind", "a store counts only limits of kind `bucket`", hint);
+            return None;
+        }
+        if spec.shadow {
+            problem(".shadow", "a limit with a store can't be in shadow", hint);
+        }
+        if matches!(spec.cost, Some(CostSpec::Header(_))) {
+            problem(".cost", "a limit with a store can't take its cost from a field", hint);
+        }
         let tokens = u32::try_from(spec.rate.tokens().get()).unwrap_or(u32::MAX);
         let capacity = spec.burst.unwrap_or(tokens).max(1);
-        let cost = spec.cost.unwrap_or(1).max(1);
+        let cost = match spec.cost {
+            None => 1,
+            Some(CostSpec::Fixed(cost)) => cost.max(1),
+            Some(CostSpec::Header(_)) => return None,
+        };
         let terms = Self::terms(spec.rate, capacity, cost, nodes);
         let share = share(spec.rate, capacity, nodes);
         if terms.is_none() || share.is_none() {
@@ -132,7 +148,7 @@ impl Shared {
         flight: &Flight,
     ) -> Result<Spent, Duration> {
         let (leases, at) = (&ask.ledger.leases, ask.now.at);
-        let (hash, cost) = (counted.key.hash, counted.meaning.cost);
+        let (hash, cost) = (counted.key.hash, counted.cost);
         if let Some(loan) = leases.take(at, hash, cost) {
             let left = u32::try_from(loan.left).unwrap_or(u32::MAX).min(self.terms.capacity);
             let reset = if left < self.terms.capacity { self.token() } else { Duration::ZERO };
@@ -180,7 +196,7 @@ pub(super) fn ready(
     let (first, mut wait) = (flight.parked.is_none(), false);
     for (i, counted) in space.iter().flatten().enumerate() {
         let Some(shared) = &counted.meaning.shared else { continue };
-        let (hash, cost, bit) = (counted.key.hash, counted.meaning.cost, 1_u8 << i);
+        let (hash, cost, bit) = (counted.key.hash, counted.cost, 1_u8 << i);
         if first {
             leases.arrive(at, hash, cost);
         }

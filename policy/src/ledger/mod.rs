@@ -3,35 +3,38 @@
 //! Exact: whatever the workers do at once, what is admitted is what one worker alone would have
 //! admitted, in the order of the compare-and-swaps. A limit of one a minute admits one.
 //!
-//! Bounded: a key is forgotten only when its bucket is full again, which loses nothing. When all
-//! places of a key are held by keys that still owe, the key shares an *overflow* bucket with
+//! Bounded: a key is forgotten only when it is as good as new, which loses nothing. When all
+//! places of a key are held by keys that still owe, the key shares an *overflow* count with
 //! others of its limit: it may be refused too early, never admitted too often. So a flood of fresh
 //! keys cannot push out a key that is being refused.
 //!
-//! Reloads: a bucket is filed under the limit's name and remembers the instant at which it is full
-//! again. A limit with a changed rate keeps that instant, so the time still owed stays owed, but at
-//! most as long as the new limit takes to fill an empty bucket.
+//! Reloads: a count is filed under the limit's name and kind. A bucket remembers the instant at
+//! which it is full again: under a changed rate the time still owed stays owed, but at most as
+//! long as the new limit takes to fill an empty bucket. A window keeps its count.
 
+mod blocks;
 pub(crate) mod boards;
 pub(crate) mod intake;
 pub(crate) mod leases;
 mod table;
 
 use core::sync::atomic::AtomicU64;
-use core::sync::atomic::Ordering::{Relaxed, SeqCst};
+use core::sync::atomic::Ordering::SeqCst;
 use core::sync::atomic::fence;
 use core::time::Duration;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use siphasher::sip::SipHasher13;
 
+use crate::ledger::blocks::{Blocks, Loans};
 use crate::ledger::boards::{BOARDS_MAX, Boards};
 use crate::ledger::leases::Leases;
 use crate::ledger::table::{Refused, Table, Words};
 use crate::mechanism::breaker::{Force, View};
 use crate::mechanism::gcra::{Gcra, Level, NEVER, ticks, ticks_of};
+use crate::mechanism::meter::{Meter, Single, Spent};
 use crate::plan::{EndpointKey, UpstreamKey};
-use crate::time::Instant;
+use crate::time::{Instant, Now};
 
 pub(crate) use crate::ledger::table::Place;
 
@@ -41,17 +44,23 @@ const CLOCK_GRAIN: Duration = Duration::from_millis(100);
 const OWED_SLACK: Duration = Duration::from_secs(1);
 /// What a request is told to wait that found the table in the way.
 const CONTENDED_WAIT: Duration = Duration::from_millis(1);
-/// Overflow buckets: each limit uses one group, each key of it one bucket of the group.
-const GROUPS: usize = 64;
-const GROUP_BUCKETS: usize = 64;
+/// The keys of a limit that find no room share so many counts, by the table's size: more of them,
+/// so that fewer keys meet the debts of others; fewer, so that a flood is not admitted there.
+const SHARED: core::ops::RangeInclusive<usize> = 64..=4096;
+/// Spare blocks of sliding windows, and how many of them the keys of a limit share.
+const SPARE: usize = 1024;
+const SPARE_SHARED: u64 = 64;
 
 /// Made once a process, handed to every worker's `Policy`; survives every reload.
 #[derive(Debug)]
 pub struct Ledger {
     buckets: Table,
-    overflow: Box<[AtomicU64]>,
+    overflow: Table,
+    shared: u64,
     counts: Table,
     pub(crate) boards: Arc<Boards>,
+    /// Made when a plan first has a sliding window.
+    blocks: OnceLock<Blocks>,
     /// No worker's clock has been noted later. Workers whose clock stands behind are judged by
     /// this one, so a clock that goes back grants nothing.
     latest: AtomicU64,
@@ -87,14 +96,23 @@ pub(crate) struct CountKey {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Taken {
     pub(crate) level: Level,
+    /// Until it is the request's turn.
+    pub(crate) delay: Duration,
+    pub(crate) receipt: Receipt,
+}
+
+/// What it takes to give them back.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Receipt {
+    cost: u32,
     from: From,
-    full_at: u64,
 }
 
 #[derive(Clone, Copy, Debug)]
 enum From {
-    Bucket(Place),
-    Overflow(usize),
+    Bucket(Place, u64),
+    Overflow(Place, u64),
+    Cells(Loans),
 }
 
 /// A place among the requests that may be in progress at once. Goes back through `release`.
@@ -102,29 +120,38 @@ enum From {
 pub(crate) struct Permit(Place);
 
 impl Ledger {
-    /// `keys_max` buckets can be held at once, 16 bytes each, and an eighth as many counts of
-    /// requests in progress. `secret` keys the hash, so that a client cannot choose which keys
-    /// collide.
+    /// `keys_max` keys can be counted at once, 16 bytes each; an eighth as many counts of requests
+    /// in progress; and, when a plan has sliding windows, an eighth as many blocks of theirs, 144
+    /// bytes each. `secret` keys the hash, so that a client cannot choose which keys collide.
     pub fn new(keys_max: usize, secret: [u8; 16]) -> Self {
+        let shared = (keys_max / 16).clamp(*SHARED.start(), *SHARED.end());
         Self {
             buckets: Table::new(keys_max),
-            overflow: (0..GROUPS * GROUP_BUCKETS).map(|_| AtomicU64::new(0)).collect(),
+            // Those of eight limits at once.
+            overflow: Table::new(8 * shared),
+            shared: shared as u64,
             counts: Table::new((keys_max / 8).max(64)),
             boards: Arc::new(Boards::new(BOARDS_MAX)),
+            blocks: OnceLock::new(),
             latest: AtomicU64::new(0),
             hasher: SipHasher13::new_with_key(&secret),
             leases: Leases::default(),
         }
     }
 
-    /// How many buckets there is room for.
+    /// How many keys there is room for.
     pub fn capacity(&self) -> usize {
         self.buckets.capacity()
     }
 
-    /// Buckets that hold a key, full ones not yet forgotten included.
+    /// Keys that are held, those as good as new and not yet forgotten included.
     pub fn keys(&self) -> usize {
         self.buckets.values().count()
+    }
+
+    /// Blocks of sliding windows that are held; None when no plan has had any.
+    pub fn blocks(&self) -> Option<usize> {
+        self.blocks.get().map(Blocks::in_use)
     }
 
     /// Permits that are out, over all workers.
@@ -148,6 +175,11 @@ impl Ledger {
         found.is_some()
     }
 
+    /// Makes room for sliding windows, before a request needs it.
+    pub(crate) fn prepare(&self) -> &Blocks {
+        self.blocks.get_or_init(|| Blocks::new((self.capacity() / 8).max(64), SPARE))
+    }
+
     pub(crate) fn hasher(&self) -> SipHasher13 {
         self.hasher
     }
@@ -155,28 +187,68 @@ impl Ledger {
     /// Takes `cost` tokens, or says how long until they are there and changes nothing.
     pub(crate) fn take(
         &self,
-        at: Instant,
+        clock: Now,
         key: CountKey,
-        gcra: Gcra,
+        meter: Meter,
         cost: u32,
     ) -> Result<Taken, Duration> {
-        let words = Buckets { now: self.now(at), overflow: self.overflow(key).1 };
-        let spend = |full_at| self.spend(at, full_at, gcra, cost);
+        let taken = |(from, level): (From, Level), delay| Taken {
+            level,
+            delay,
+            receipt: Receipt { cost, from },
+        };
+        match meter {
+            Meter::Bucket(gcra) => {
+                let (from, spent) = self.take_single(clock, key, Single::Gcra(gcra), cost)?;
+                Ok(taken((from, spent.level), Duration::ZERO))
+            }
+            Meter::Queue(gcra) => {
+                let (from, spent) = self.take_single(clock, key, Single::Gcra(gcra), cost)?;
+                let delay = gcra.turn(spent.word, self.now(clock.at), cost);
+                Ok(taken((from, spent.level), delay))
+            }
+            Meter::Fixed(fixed) => {
+                let (from, spent) = self.take_single(clock, key, Single::Fixed(fixed), cost)?;
+                Ok(taken((from, spent.level), Duration::ZERO))
+            }
+            Meter::Sliding(sliding) => {
+                let now = || self.now(clock.at);
+                let (loans, level) = self.prepare().take(key, sliding, cost, now)?;
+                Ok(taken((From::Cells(loans), level), Duration::ZERO))
+            }
+        }
+    }
+
+    fn take_single(
+        &self,
+        clock: Now,
+        key: CountKey,
+        single: Single,
+        cost: u32,
+    ) -> Result<(From, Spent), Duration> {
+        let overflow = shared_key(key, self.shared);
+        let words = Own { ledger: self, clock, overflow };
         loop {
+            let spend = |word| self.spend(clock, word, single, cost, true);
             match self.buckets.update(key.hash, &words, spend) {
                 Ok((place, outcome)) => {
-                    let (full_at, level) = outcome?;
-                    return Ok(Taken { level, from: From::Bucket(place), full_at });
+                    let spent = outcome?;
+                    return Ok((From::Bucket(place, spent.word), spent));
                 }
                 Err(Refused::Contended) => return Err(CONTENDED_WAIT),
                 Err(Refused::Full) => {
-                    let taken = self.take_overflow(at, key, gcra, cost)?;
+                    let words = Shared { now: self.now(clock.at) };
+                    // Others of this limit may owe longer than this key could: no correction.
+                    let spend = |word| self.spend(clock, word, single, cost, false);
+                    let updated = self.overflow.update(overflow, &words, spend);
+                    let (place, outcome) = updated.map_err(|_| CONTENDED_WAIT)?;
+                    let spent = outcome?;
                     // Whoever brings this key into the table writes it there before reading the
-                    // overflow bucket. So either they saw what we took, or we see the key: then
-                    // its bucket must agree, too.
+                    // overflow. So either they saw what we took, or we see the key: then its
+                    // count must agree, too.
                     fence(SeqCst);
                     if !self.buckets.holds(key.hash) {
-                        return Ok(taken);
+                        return Ok((From::Overflow(place, spent.word), spent));
                     }
                 }
             }
@@ -186,38 +258,57 @@ impl Ledger {
     /// Whether `take` would succeed now, without taking. It only writes when the limit was changed.
     pub(crate) fn peek(
         &self,
-        at: Instant,
+        clock: Now,
         key: CountKey,
-        gcra: Gcra,
+        meter: Meter,
         cost: u32,
     ) -> Result<Level, (Level, Duration)> {
-        let now = self.now(at);
-        let known = self.buckets.value(key.hash);
-        let full_at = known.unwrap_or_else(|| self.overflow(key).1.load(SeqCst));
-        match gcra.take(full_at, now, cost) {
-            Ok(full_at) => Ok(gcra.level(full_at, now)),
-            Err(_) if overdrawn(full_at, now, gcra) => match self.take(at, key, gcra, cost) {
-                Ok(taken) => {
-                    self.give_back(taken, gcra, cost);
-                    Ok(taken.level)
+        let now = self.now(clock.at);
+        let (single, gcra) = match meter {
+            Meter::Bucket(gcra) | Meter::Queue(gcra) => (Single::Gcra(gcra), Some(gcra)),
+            Meter::Fixed(fixed) => (Single::Fixed(fixed), None),
+            Meter::Sliding(sliding) => return self.prepare().peek(key, sliding, cost, now),
+        };
+        let own = self.buckets.value(key.hash);
+        let word = own.or_else(|| self.overflow.value(shared_key(key, self.shared))).unwrap_or(0);
+        match single.take(word, now, clock, cost) {
+            Ok((_, level)) => Ok(level),
+            Err(_) if own.is_some() && gcra.is_some_and(|gcra| overdrawn(word, now, gcra)) => {
+                match self.take(clock, key, meter, cost) {
+                    Ok(taken) => {
+                        self.give_back(&taken.receipt, meter);
+                        Ok(taken.level)
+                    }
+                    Err(wait) => Err((single.level(word, now, clock), wait)),
                 }
-                Err(wait) => Err((gcra.level(full_at, now), wait)),
-            },
-            Err(wait) => Err((gcra.level(full_at, now), wait)),
+            }
+            Err(wait) => Err((single.level(word, now, clock), wait)),
         }
     }
 
     /// Gives back what was just taken. When another worker has taken from the same bucket since,
     /// it stays taken: adding time that has partly passed would admit too much.
-    pub(crate) fn give_back(&self, taken: Taken, gcra: Gcra, cost: u32) {
-        let before = gcra.untake(taken.full_at, cost);
-        match taken.from {
-            From::Bucket(place) => {
-                self.buckets.swap(place, taken.full_at, before);
+    pub(crate) fn give_back(&self, receipt: &Receipt, meter: Meter) {
+        let single = match meter {
+            Meter::Bucket(gcra) | Meter::Queue(gcra) => Single::Gcra(gcra),
+            Meter::Fixed(fixed) => Single::Fixed(fixed),
+            Meter::Sliding(sliding) => {
+                if let (From::Cells(loans), Some(blocks)) = (&receipt.from, self.blocks.get()) {
+                    blocks.give_back(loans, sliding);
+                }
+                return;
             }
-            From::Overflow(index) => {
-                let bucket = &self.overflow[index];
-                let _ = bucket.compare_exchange(taken.full_at, before, SeqCst, Relaxed);
+        };
+        let (table, place, taken) = match receipt.from {
+            From::Bucket(place, taken) => (&self.buckets, place, taken),
+            From::Overflow(place, taken) => (&self.overflow, place, taken),
+            From::Cells(_) => return,
+        };
+        loop {
+            let word = table.at(place);
+            match single.untake(word, taken, receipt.cost) {
+                Some(before) if !table.swap(place, word, before) => {}
+                Some(_) | None => return,
             }
         }
     }
@@ -246,44 +337,26 @@ impl Ledger {
         }
     }
 
-    fn take_overflow(
-        &self,
-        at: Instant,
-        key: CountKey,
-        gcra: Gcra,
-        cost: u32,
-    ) -> Result<Taken, Duration> {
-        let (index, bucket) = self.overflow(key);
-        loop {
-            let full_at = bucket.load(SeqCst);
-            let (next, outcome) = self.spend(at, full_at, gcra, cost);
-            let swapped = next
-                .is_none_or(|next| bucket.compare_exchange(full_at, next, SeqCst, Relaxed).is_ok());
-            if swapped {
-                let (full_at, level) = outcome?;
-                return Ok(Taken { level, from: From::Overflow(index), full_at });
-            }
-        }
-    }
-
-    /// What becomes of a bucket, and of who asked.
+    /// What becomes of a count, and of who asked.
     fn spend(
         &self,
-        at: Instant,
-        full_at: u64,
-        gcra: Gcra,
+        clock: Now,
+        word: u64,
+        single: Single,
         cost: u32,
-    ) -> (Option<u64>, Result<(u64, Level), Duration>) {
+        corrects: bool,
+    ) -> (Option<u64>, Result<Spent, Duration>) {
         // Read here, after the slot was claimed: no earlier than any clock that emptied it.
-        let now = self.now(at);
-        match gcra.take(full_at, now, cost) {
-            Ok(next) => (Some(next), Ok((next, gcra.level(next, now)))),
-            Err(_) if overdrawn(full_at, now, gcra) => {
+        let now = self.now(clock.at);
+        let spent = |(word, level)| Spent { word, level };
+        match (single.take(word, now, clock, cost), single) {
+            (Ok((next, level)), _) => (Some(next), Ok(spent((next, level)))),
+            (Err(_), Single::Gcra(gcra)) if corrects && overdrawn(word, now, gcra) => {
                 let empty = gcra.empty(now);
-                let refusal = gcra.take(empty, now, cost).map(|_| (empty, gcra.level(empty, now)));
+                let refusal = single.take(empty, now, clock, cost).map(spent);
                 (Some(empty), refusal)
             }
-            Err(wait) => (None, Err(wait)),
+            (Err(wait), Single::Gcra(_) | Single::Fixed(_)) => (None, Err(wait)),
         }
     }
 
@@ -295,13 +368,6 @@ impl Ledger {
         }
         now.max(latest)
     }
-
-    #[expect(clippy::cast_possible_truncation, reason = "both are reduced to the table's size")]
-    fn overflow(&self, key: CountKey) -> (usize, &AtomicU64) {
-        let index =
-            (key.rule as usize % GROUPS) * GROUP_BUCKETS + key.hash as usize % GROUP_BUCKETS;
-        (index, &self.overflow[index])
-    }
 }
 
 /// Left by a slower rate. Under this one, nobody waits longer than an empty bucket takes: taking
@@ -310,27 +376,63 @@ fn overdrawn(full_at: u64, now: u64, gcra: Gcra) -> bool {
     full_at > gcra.empty(now) + ticks_of(OWED_SLACK)
 }
 
-/// Values are the instant at which a bucket is full.
-struct Buckets<'a> {
-    now: u64,
-    overflow: &'a AtomicU64,
+/// Over by every worker's clock: none is judged by a time more than a grain before this one.
+fn idle(until: u64, now: u64) -> bool {
+    until + 2 * ticks_of(CLOCK_GRAIN) < now
 }
 
-impl Words for Buckets<'_> {
-    /// Full by every worker's clock: none is judged by a time more than a grain before this one.
-    fn idle(&self, full_at: u64) -> bool {
-        full_at + 2 * ticks_of(CLOCK_GRAIN) < self.now
+/// The count that this key shares with others of its limit when there is no room.
+fn shared_key(key: CountKey, shared: u64) -> u64 {
+    spread(key.rule.wrapping_add(1 + key.hash % shared))
+}
+
+/// Bits well mixed (the finaliser of MurmurHash3), and never zero, which stands for nobody.
+const fn spread(n: u64) -> u64 {
+    let n = (n ^ (n >> 33)).wrapping_mul(0xff51_afd7_ed55_8ccd);
+    let n = (n ^ (n >> 33)).wrapping_mul(0xc4ce_b9fe_1a85_ec53);
+    let n = n ^ (n >> 33);
+    if n == 0 { 1 } else { n }
+}
+
+/// Values are instants after which they mean nothing.
+struct Own<'a> {
+    ledger: &'a Ledger,
+    clock: Now,
+    overflow: u64,
+}
+
+impl Words for Own<'_> {
+    fn idle(&self, until: u64) -> bool {
+        idle(until, self.ledger.now(self.clock.at))
     }
 
-    /// What was taken from the overflow bucket while there was no room stays taken.
-    fn fresh(&self, _: u64) -> u64 {
+    /// What was taken from the overflow while there was no room stays taken.
+    fn fresh(&self, _: Place, _: u64) -> u64 {
         fence(SeqCst);
-        self.overflow.load(SeqCst)
+        self.ledger.overflow.value(self.overflow).unwrap_or(0)
     }
 
-    fn cleared(&self, full_at: u64) -> u64 {
-        debug_assert!(full_at < NEVER - 1);
-        full_at + 1
+    fn cleared(&self, until: u64) -> u64 {
+        debug_assert!(until < NEVER - 1);
+        until + 1
+    }
+}
+
+struct Shared {
+    now: u64,
+}
+
+impl Words for Shared {
+    fn idle(&self, until: u64) -> bool {
+        idle(until, self.now)
+    }
+
+    fn fresh(&self, _: Place, _: u64) -> u64 {
+        0
+    }
+
+    fn cleared(&self, until: u64) -> u64 {
+        until + 1
     }
 }
 
@@ -343,7 +445,7 @@ impl Words for Counts {
         count(value) == 0
     }
 
-    fn fresh(&self, value: u64) -> u64 {
+    fn fresh(&self, _: Place, value: u64) -> u64 {
         step(value)
     }
 

@@ -6,11 +6,19 @@ use std::collections::BTreeMap;
 use proptest::prelude::*;
 
 use super::*;
+use crate::mechanism::calendar::Period;
+use crate::mechanism::fixed::Fixed;
+use crate::mechanism::sliding::Sliding;
+use crate::time::Wall;
 use crate::unit::Rate;
 
 const MS: u64 = 1_000_000;
 
-fn gcra(tokens: u64, period_ms: u64, burst: u32) -> Gcra {
+fn gcra(tokens: u64, period_ms: u64, burst: u32) -> Meter {
+    Meter::Bucket(plain(tokens, period_ms, burst))
+}
+
+fn plain(tokens: u64, period_ms: u64, burst: u32) -> Gcra {
     let rate = Rate::new(NonZeroU64::new(tokens).unwrap(), Duration::from_millis(period_ms));
     Gcra::new(rate.unwrap(), burst).unwrap()
 }
@@ -21,12 +29,12 @@ fn key(n: u64) -> CountKey {
     CountKey { rule: 7, hash }
 }
 
-fn at(ms: u64) -> Instant {
-    Instant::from_nanos(ms * MS)
+fn at(ms: u64) -> Now {
+    Now { at: Instant::from_nanos(ms * MS), wall: Wall(ms / 1000) }
 }
 
-fn takes(ledger: &Ledger, ms: u64, n: u64, gcra: Gcra) -> bool {
-    ledger.take(at(ms), key(n), gcra, 1).is_ok()
+fn takes(ledger: &Ledger, ms: u64, n: u64, meter: Meter) -> bool {
+    ledger.take(at(ms), key(n), meter, 1).is_ok()
 }
 
 #[test]
@@ -91,12 +99,12 @@ fn what_is_given_back_is_there_again() {
         }
         let taken = ledger.take(at(1000), key(99), two, 2).unwrap();
         assert_eq!(taken.level.left, 0);
-        ledger.give_back(taken, two, 2);
+        ledger.give_back(&taken.receipt, two);
         let one = ledger.take(at(1000), key(99), two, 1).unwrap();
         assert!(takes(&ledger, 1000, 99, two), "full: {full}");
         assert!(!takes(&ledger, 1000, 99, two), "full: {full}");
         // Somebody took since: it stays taken.
-        ledger.give_back(one, two, 1);
+        ledger.give_back(&one.receipt, two);
         assert!(!takes(&ledger, 1000, 99, two), "full: {full}");
     }
 }
@@ -148,19 +156,145 @@ proptest! {
         small in any::<bool>(),
     ) {
         let ledger = Ledger::new(if small { 8 } else { 1024 }, [1; 16]);
-        let gcra = gcra(2, 1000, 3);
+        let gcra = plain(2, 1000, 3);
         let mut model: BTreeMap<u64, u64> = BTreeMap::new();
         let mut now = 1000;
         for (n, gap, cost) in asks {
             now += gap * gap / 200;
-            let got = ledger.take(at(now), key(n), gcra, cost);
+            let got = ledger.take(at(now), key(n), Meter::Bucket(gcra), cost);
             let state = model.entry(n).or_default();
-            let expected = gcra.take(*state, ticks(at(now)), cost);
+            let expected = gcra.take(*state, ticks(at(now).at), cost);
             match (&got, expected) {
                 (Ok(_), Ok(next)) => *state = next,
                 (Err(_), Ok(_)) => prop_assert!(small, "refused without need"),
                 (Ok(_), Err(_)) => prop_assert!(false, "admitted above the bound"),
                 (Err(wait), Err(expected)) => prop_assert!(small || *wait == expected),
+            }
+        }
+    }
+}
+
+/// One of each kind, all of which admit two a minute or fewer.
+fn kinds() -> [Meter; 5] {
+    let minute = Duration::from_secs(60);
+    [
+        gcra(2, 60_000, 2),
+        Meter::Queue(plain(2, 60_000, 2)),
+        Meter::Fixed(Fixed::every(2, minute).unwrap()),
+        Meter::Fixed(Fixed::calendar(2, Period::Day).unwrap()),
+        Meter::Sliding(Sliding::new(2, minute).unwrap()),
+    ]
+}
+
+#[test]
+fn a_flood_of_fresh_keys_frees_no_refused_key_and_admits_no_more_than_there_is_room() {
+    for meter in kinds() {
+        let ledger = Ledger::new(1024, [0; 16]);
+        let take = |ms, n| ledger.take(at(ms), key(n), meter, 1).is_ok();
+        assert!(take(600_000, 0) && take(600_000, 0) && !take(600_000, 0), "{meter:?}");
+        let mut admitted = 0;
+        for n in 1..200_000 {
+            admitted += u32::from(take(600_000 + n / 50_000, n));
+            assert!(n % 1000 > 0 || !take(600_000 + n / 50_000, 0), "{meter:?} after {n}");
+        }
+        // Each key asks once: one for each place, and two for each of the counts they share.
+        let (places, blocks) = (1024 + 2 * 64, 128 + 2 * 64);
+        let room = if matches!(meter, Meter::Sliding(_)) { blocks } else { places };
+        assert!((100..=room).contains(&admitted), "{meter:?}: {admitted} of {room}");
+        assert!(ledger.keys() <= ledger.capacity());
+    }
+}
+
+#[test]
+fn two_limits_without_room_do_not_touch_each_other() {
+    // Every place is taken, so both count in the overflow, under one number of 64.
+    let ledger = Ledger::new(8, [0; 16]);
+    let long = gcra(1, 3_600_000, 1);
+    (1..=8).for_each(|n| assert!(takes(&ledger, 1000, n, long)));
+    let (slow, fast) = (gcra(1, 600_000, 1), gcra(1, 10, 1));
+    let keys = |rule| CountKey { rule, hash: key(99).hash };
+    assert!(ledger.take(at(1000), keys(64), slow, 1).is_ok());
+    for ms in 0..100 {
+        let _ = ledger.take(at(2000 + ms), keys(128), fast, 1);
+    }
+    assert!(ledger.take(at(9000), keys(64), slow, 1).is_err());
+}
+
+#[test]
+fn every_kind_gives_back_what_was_taken() {
+    for meter in kinds() {
+        for full in [false, true] {
+            let ledger = Ledger::new(8, [0; 16]);
+            if full {
+                for n in 1..=2000 {
+                    let _ = ledger.take(at(600_000), key(n), meter, 1);
+                }
+            }
+            let Ok(taken) = ledger.take(at(600_000), key(9999), meter, 2) else {
+                assert!(full);
+                continue;
+            };
+            assert!(ledger.take(at(600_000), key(9999), meter, 1).is_err(), "{meter:?}");
+            ledger.give_back(&taken.receipt, meter);
+            assert!(ledger.take(at(600_000), key(9999), meter, 2).is_ok(), "{meter:?}");
+        }
+    }
+}
+
+#[test]
+fn a_look_agrees_with_taking_for_every_kind() {
+    for meter in kinds() {
+        let ledger = Ledger::new(64, [0; 16]);
+        for _ in 0..4 {
+            let looked = ledger.peek(at(600_000), key(1), meter, 1).map_err(|(_, wait)| wait);
+            let taken = ledger.take(at(600_000), key(1), meter, 1).map(|taken| taken.level);
+            assert_eq!(looked, taken, "{meter:?}");
+        }
+    }
+}
+
+/// 25 bytes a key with everything around it: seven places in ten are taken then, and 99 keys of 100
+/// have one of their own. The others share counts, which errs towards refusing.
+#[test]
+fn ten_million_keys_fit_in_256_megabytes() {
+    const KEYS: usize = 10_000_000;
+    const BYTES: usize = 256_000_000;
+    let slots = (BYTES - 8 * SHARED.end() * 16) / 18;
+    let bytes = |slots: usize| (slots + slots / 8 + 8 * SHARED.end()) * size_of::<[u64; 2]>();
+    assert!(bytes(slots) <= BYTES, "{}", bytes(slots));
+    // The same fill, at a hundredth of the size: how many keys find a place of their own.
+    let ledger = Ledger::new(slots / 100, [0; 16]);
+    let slow = gcra(1, 3_600_000, 1);
+    for n in 0..KEYS as u64 / 100 {
+        let _ = ledger.take(at(1000), CountKey { rule: 7, hash: spread(n + 1) }, slow, 1);
+    }
+    let placed = ledger.keys();
+    assert!(placed * 100 >= KEYS / 100 * 99, "{placed} of {}", KEYS / 100);
+}
+
+proptest! {
+    /// No window of a minute ever has more than the limit, whatever the table's size, the clock's
+    /// jumps and what is given back.
+    #[test]
+    fn no_window_has_more_than_the_limit(
+        limit in prop::sample::select(vec![1_u32, 5, 64, 70]),
+        small in any::<bool>(),
+        asks in prop::collection::vec((0_u64..3, 0_u64..9000, any::<bool>()), 1..400),
+    ) {
+        let ledger = Ledger::new(if small { 8 } else { 1024 }, [1; 16]);
+        let meter = Meter::Sliding(Sliding::new(limit, Duration::from_secs(60)).unwrap());
+        let (mut now, mut admitted) = (600_000, BTreeMap::<u64, Vec<u64>>::new());
+        for (n, gap, keep) in asks {
+            now += gap * gap / 30_000;
+            if let Ok(taken) = ledger.take(at(now), key(n), meter, 1) {
+                if keep {
+                    let log = admitted.entry(n).or_default();
+                    log.push(now);
+                    let within = log.iter().filter(|t| **t + 60_000 > now).count();
+                    prop_assert!(within <= limit as usize);
+                } else {
+                    ledger.give_back(&taken.receipt, meter);
+                }
             }
         }
     }

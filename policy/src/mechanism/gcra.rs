@@ -26,7 +26,7 @@ pub(crate) fn ticks_of(span: Duration) -> u64 {
 }
 
 /// Rounded up: at that time it is true, one nanosecond earlier it is not.
-fn span(ticks: u64) -> Duration {
+pub(super) fn span(ticks: u64) -> Duration {
     Duration::from_nanos(ticks.div_ceil(TICKS_PER_NS))
 }
 
@@ -54,6 +54,20 @@ impl Gcra {
         let token = u64::try_from(period.div_ceil(u128::from(rate.tokens().get()))).ok()?;
         let room = token.checked_mul(u64::from(burst)).filter(|r| (1..=TICKS_MAX).contains(r))?;
         Some(Self { token, room, burst })
+    }
+
+    /// A queue that one leaves per token, and that nobody joins for longer than `wait_max`. None
+    /// when that takes longer than nine years.
+    pub(crate) fn queue(rate: Rate, wait_max: Duration) -> Option<Self> {
+        let Self { token, .. } = Self::new(rate, 1)?;
+        let room = token.checked_add(ticks_of(wait_max)).filter(|room| *room <= TICKS_MAX)?;
+        let burst = u32::try_from(room / token).unwrap_or(u32::MAX);
+        Some(Self { token, room, burst })
+    }
+
+    /// How long the one waits whose taking left this state.
+    pub(crate) fn turn(self, full_at: u64, now: u64, cost: u32) -> Duration {
+        span(self.untake(full_at, cost).saturating_sub(now))
     }
 
     pub(crate) const fn burst(self) -> u32 {

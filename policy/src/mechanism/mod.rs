@@ -1,8 +1,12 @@
 //! Arithmetic and time; nothing of HTTP.
 
 pub(crate) mod breaker;
+pub(crate) mod calendar;
 pub mod dice;
+pub(crate) mod fixed;
 pub(crate) mod gcra;
 pub mod lease;
+pub(crate) mod meter;
 pub(crate) mod ranges;
+pub(crate) mod sliding;
 pub(crate) mod window;

@@ -57,5 +57,6 @@ pub fn facts(path: &str) -> Facts<'_> {
         headers: Headers::default(),
         head_bytes: 100,
         body: Body::Empty,
+        identity: None,
     }
 }

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use crate::Policy;
 use crate::admit::Specs;
 use crate::admit::concurrency::ConcurrencySpec;
-use crate::admit::rate_limit::LimitSpec;
+use crate::admit::rate_limit::{Kind, LimitSpec};
 use crate::admit::size::SizeSpec;
 use crate::decision::{Decision, Event, Failure};
 use crate::degrade::FallbackSpec;
@@ -22,7 +22,7 @@ use crate::health::HealthSpec;
 use crate::ledger::Ledger;
 use crate::plan::{EndpointKey, Plan};
 use crate::time::{Instant, Now, Wall};
-use crate::unit::{ByteSize, Rate};
+use crate::unit::{ByteSize, Rate, Span};
 use crate::world::Signal;
 
 const RETRIES: u8 = 2;
@@ -138,16 +138,24 @@ fn plan(matches: &str) -> Option<Plan> {
     };
     let rate = Rate::new(core::num::NonZeroU64::MIN, core::time::Duration::from_millis(1))?;
     let keys = ["ip", "header:x", "path", "method", "route"].map(str::to_owned).to_vec();
-    let limit = |key| LimitSpec { key, rate, burst: Some(20), cost: None, store: None, lost: None };
+    let limit = |key| LimitSpec { key, burst: Some(20), ..LimitSpec::bucket(rate) };
+    let slide = LimitSpec { kind: Kind::Sliding, ..LimitSpec::bucket(rate) };
+    let wait = Some(Span(core::time::Duration::from_millis(2)));
+    let queue = LimitSpec { kind: Kind::Leaky, max_wait: wait, ..LimitSpec::bucket(rate) };
     let specs = Specs {
         size: Some(SizeSpec { body: Some(ByteSize(1 << 32)), ..SizeSpec::default() }),
-        limits: Some(vec!["fine".to_owned(), "ip".to_owned()]),
+        limits: Some(["fine", "ip", "slide", "queue"].map(str::to_owned).to_vec()),
         concurrency: Some(ConcurrencySpec { max: 5, key: vec!["ip".to_owned()] }),
         ..Specs::default()
     };
     let draft = Draft {
         upstreams: vec![("a".to_owned(), upstream)],
-        limits: vec![("fine".to_owned(), limit(keys)), ("ip".to_owned(), limit(Vec::new()))],
+        limits: vec![
+            ("fine".to_owned(), limit(keys)),
+            ("ip".to_owned(), limit(Vec::new())),
+            ("slide".to_owned(), slide),
+            ("queue".to_owned(), queue),
+        ],
         routes: vec![("r".to_owned(), route, specs)],
         nodes: None,
     };
@@ -254,6 +262,7 @@ impl Written {
             headers: Headers::new(self.text.as_bytes(), &self.fields),
             head_bytes: self.head_bytes,
             body: self.body,
+            identity: None,
         }
     }
 }

@@ -97,7 +97,7 @@ written! {
         ["512B", "64KiB", "10MiB"], ByteSize::unitless;
     Ratio: "a share in percent", r"^(100(\.0+)?|[0-9]{1,2}(\.[0-9]{1,4})?)%$",
         ["10%", "0.5%"], Ratio::unitless;
-    Rate: "how many per period", r"^[1-9][0-9]*/([0-9]+(\.[0-9]+)?)?(ns|us|ms|s|min|h|day)$",
+    Rate: "how many per period", r"^[1-9][0-9]*/([0-9]+(\.[0-9]+)?)?(ns|us|ms|s|min|h|day|month)$",
         ["100/s", "600/min", "10/15min", "5/h", "1000/day"], Rate::unitless;
     Network: "an address, or a network as address/prefix length",
         r"^[0-9A-Fa-f.:]+(/[0-9]{1,3})?$", ["10.0.0.0/8", "2001:db8::/32", "127.0.0.1"],

@@ -133,7 +133,7 @@ impl Exchange for Connection {
             chunked: encoder == Encoder::Chunked,
             connection: connection_option(stays, old),
             request_id: self.passport().request_id(&self.head),
-            limit: told.limit,
+            limits: told.flight.map(|flight| (flight, self.current.config.server.limit_headers)),
             date: &date,
             edit: told.edit,
         };
@@ -173,7 +173,7 @@ impl Exchange for Connection {
             chunked: false,
             connection: connection_option(stays, old),
             request_id: self.passport().request_id(&self.head),
-            limit: told.limit,
+            limits: told.flight.map(|flight| (flight, self.current.config.server.limit_headers)),
             date: &date,
             edit: told.edit,
         };

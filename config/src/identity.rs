@@ -1,0 +1,30 @@
+//! Keys about who asks, which nobody verifies in this version.
+
+use sluice_policy::admit::key::needs_identity;
+use toml::de::DeValue;
+
+use crate::check::fault;
+use crate::document::Document;
+use crate::reader::Reader;
+
+/// Notes every part of a key that no request would have. One that falls back to something that
+/// every request has (`user|ip`) stays.
+pub(crate) fn refuse(document: &Document<'_>, reader: &mut Reader) {
+    let limits = document.named("limit").map(|(name, node)| (format!("limit.{name}.key"), node));
+    let routes = document.named("route").filter_map(|(name, node)| {
+        let concurrency = node.get_ref().get("concurrency")?;
+        Some((format!("route.{name}.concurrency.key"), concurrency))
+    });
+    for (path, table) in limits.chain(routes) {
+        let parts = table.get_ref().get("key").and_then(|key| key.get_ref().as_array());
+        for (i, node) in parts.into_iter().flatten().enumerate() {
+            let DeValue::String(part) = node.get_ref() else { continue };
+            if needs_identity(part) {
+                let path = format!("{path}[{i}]");
+                let message = format!("`{part}` needs to know who asks: not in this version");
+                let hint = format!("write \"{part}|ip\" to count those by their address");
+                reader.note(fault(&path, node.span(), message, Some(hint)));
+            }
+        }
+    }
+}

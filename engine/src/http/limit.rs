@@ -1,0 +1,105 @@
+//! What a client is told of the limits it counts against: the one encoder of these fields.
+
+use std::time::Duration;
+
+use sluice_config::LimitHeaders;
+use sluice_policy::flight::{Flight, Limit};
+
+use super::write::seconds_up;
+
+/// Append the fields; nothing when no limit was asked.
+pub(crate) fn write(out: &mut Vec<u8>, flight: &Flight, form: LimitHeaders) {
+    let named = |limit: Limit| (flight.plan().limit_name(limit.limit), limit);
+    let limits = || flight.limits().map(named);
+    if limits().next().is_none() {
+        return;
+    }
+    match form {
+        LimitHeaders::Draft10 => draft10(out, limits),
+        LimitHeaders::Legacy => legacy(out, limits()),
+        LimitHeaders::Off => {}
+    }
+}
+
+/// draft-ietf-httpapi-ratelimit-headers-10, sections 3 and 4: two Lists of RFC 9651.
+fn draft10<'a, I>(out: &mut Vec<u8>, limits: impl Fn() -> I)
+where
+    I: Iterator<Item = (&'a str, Limit)>,
+{
+    out.extend_from_slice(b"RateLimit-Policy: ");
+    for (i, (name, limit)) in limits().enumerate() {
+        item(out, i, name);
+        number(out, b";q=", u64::from(limit.quota));
+        number(out, b";w=", seconds_up(limit.window).max(1));
+    }
+    out.extend_from_slice(b"\r\nRateLimit: ");
+    for (i, (name, limit)) in limits().enumerate() {
+        item(out, i, name);
+        number(out, b";r=", u64::from(limit.left));
+        if !limit.reset.is_zero() {
+            number(out, b";t=", seconds_up(limit.reset));
+        }
+    }
+    out.extend_from_slice(b"\r\n");
+}
+
+/// The fields that came before the draft, of the limit that makes the client wait longest. Reset
+/// is in seconds from now, never a point in time.
+fn legacy<'a>(out: &mut Vec<u8>, limits: impl Iterator<Item = (&'a str, Limit)>) {
+    let longest = limits.map(|(_, limit)| limit).max_by_key(|limit| limit.reset);
+    let none = Limit { limit: 0, quota: 0, left: 0, window: Duration::ZERO, reset: Duration::ZERO };
+    let limit = longest.unwrap_or(none);
+    number(out, b"X-RateLimit-Limit: ", u64::from(limit.quota));
+    number(out, b"\r\nX-RateLimit-Remaining: ", u64::from(limit.left));
+    number(out, b"\r\nX-RateLimit-Reset: ", seconds_up(limit.reset));
+    out.extend_from_slice(b"\r\n");
+}
+
+fn item(out: &mut Vec<u8>, place: usize, name: &str) {
+    if place > 0 {
+        out.extend_from_slice(b", ");
+    }
+    string(out, name);
+}
+
+/// A String of RFC 9651 section 3.3.3. Names hold no control or non-ASCII characters.
+fn string(out: &mut Vec<u8>, text: &str) {
+    out.push(b'"');
+    for b in text.bytes().filter(|b| (0x20..0x7f).contains(b)) {
+        if matches!(b, b'"' | b'\\') {
+            out.push(b'\\');
+        }
+        out.push(b);
+    }
+    out.push(b'"');
+}
+
+fn number(out: &mut Vec<u8>, key: &[u8], n: u64) {
+    out.extend_from_slice(key);
+    out.extend_from_slice(itoa::Buffer::new().format(n).as_bytes());
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn limit(quota: u32, left: u32, reset_ms: u64) -> Limit {
+        let (window, reset) = (Duration::from_secs(60), Duration::from_millis(reset_ms));
+        Limit { limit: 0, quota, left, window, reset }
+    }
+
+    #[test]
+    fn every_form_says_it_in_its_own_fields() {
+        let limits = [("a", limit(10, 0, 1001)), ("b\"", limit(5, 0, 90_000))];
+        let mut out = Vec::new();
+        draft10(&mut out, || limits.into_iter());
+        legacy(&mut out, limits.into_iter());
+        draft10(&mut out, || [("full", limit(3, 3, 0))].into_iter());
+        let expected = "RateLimit-Policy: \"a\";q=10;w=60, \"b\\\"\";q=5;w=60\r\n\
+                        RateLimit: \"a\";r=0;t=2, \"b\\\"\";r=0;t=90\r\n\
+                        X-RateLimit-Limit: 5\r\nX-RateLimit-Remaining: 0\r\n\
+                        X-RateLimit-Reset: 90\r\n\
+                        RateLimit-Policy: \"full\";q=3;w=60\r\nRateLimit: \"full\";r=3\r\n";
+        assert_eq!(String::from_utf8(out).unwrap(), expected);
+    }
+}

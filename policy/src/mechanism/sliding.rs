@@ -1,0 +1,265 @@
+//! At most so many in any window of time, wherever it begins: strict, without a clock's edge.
+//!
+//! The limit is dealt out to *cells*, at most 64 of them. A cell lends its share and has it back
+//! all at once, a window after it lent its last. So whatever the timing, a cell lends at most its
+//! share in any window, and all cells together at most the limit. No cell depends on another:
+//! each is one word under compare-and-swap, and workers need no order among them.
+//!
+//! With a limit of up to 64 a cell holds one, and this is the exact log of the last admissions.
+//! Above, the cell being lent from is at most one share late, so at least 63/64 of the limit can
+//! be used, and under steady load 64/65 of it is.
+
+use core::time::Duration;
+
+use super::gcra::{Level, span, ticks_of};
+
+/// A cell's word: when it last lent, rounded up to 2^13 ticks (half a microsecond), with how many
+/// it has lent in the bits that rounding freed.
+const COUNT_BITS: u32 = 13;
+const GRAIN: u64 = 1 << COUNT_BITS;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Sliding {
+    limit: u32,
+    window: u64,
+}
+
+/// Which cell lends how many, and the word that says so.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Loan {
+    pub(crate) cell: usize,
+    pub(crate) word: u64,
+    pub(crate) next: u64,
+    pub(crate) count: u32,
+}
+
+impl Sliding {
+    pub(crate) const CELLS_MAX: usize = 64;
+    /// So that a cell's count fits its bits.
+    pub(crate) const LIMIT_MAX: u32 = 64 * ((1 << COUNT_BITS) - 1);
+    /// Rounding is at most a thousandth of it.
+    pub(crate) const WINDOW_MIN: Duration = Duration::from_millis(1);
+
+    /// None when the limit or the window is out of bounds.
+    pub(crate) fn new(limit: u32, window: Duration) -> Option<Self> {
+        let good = (1..=Self::LIMIT_MAX).contains(&limit) && window >= Self::WINDOW_MIN;
+        good.then(|| Self { limit, window: ticks_of(window) })
+    }
+
+    pub(crate) const fn limit(self) -> u32 {
+        self.limit
+    }
+
+    pub(crate) fn window(self) -> Duration {
+        span(self.window)
+    }
+
+    pub(crate) const fn window_ticks(self) -> u64 {
+        self.window
+    }
+
+    /// How many cells there are.
+    pub(crate) fn cells(self) -> usize {
+        (self.limit as usize).min(Self::CELLS_MAX)
+    }
+
+    /// From which cell to take next, and how many of `wanted` it lends. A cell that has begun to
+    /// lend goes on, the latest first, so that at most one is ever late; then the one that has
+    /// rested longest.
+    pub(crate) fn lend(self, words: &[u64], now: u64, wanted: u32) -> Option<Loan> {
+        let (mut begun, mut rested) = (None::<(u64, Loan)>, None::<(u64, Loan)>);
+        let shares = (0..self.cells()).map(|cell| self.share(cell));
+        for ((cell, share), &word) in shares.enumerate().zip(words) {
+            let lent = self.lent(word, now);
+            let count = wanted.min(share.saturating_sub(lent));
+            if count == 0 {
+                continue;
+            }
+            let last = word & !(GRAIN - 1);
+            let next = last.max(up(now)) | u64::from(lent + count);
+            let loan = Loan { cell, word, next, count };
+            if lent > 0 {
+                if begun.is_none_or(|(latest, _)| last > latest) {
+                    begun = Some((last, loan));
+                }
+            } else if rested.is_none_or(|(earliest, _)| last < earliest) {
+                rested = Some((last, loan));
+            }
+        }
+        begun.or(rested).map(|(_, loan)| loan)
+    }
+
+    pub(crate) fn level(self, words: &[u64], now: u64) -> Level {
+        let lent = |&word: &u64| self.lent(word, now);
+        let used: u32 = words.iter().take(self.cells()).map(lent).sum();
+        let back = self.back(words, now).min().unwrap_or(now);
+        Level { left: self.limit.saturating_sub(used), reset: span(back.saturating_sub(now)) }
+    }
+
+    /// How long until `wanted` can be had, if nothing else is taken meanwhile.
+    pub(crate) fn wait(self, words: &[u64], now: u64, wanted: u32) -> Duration {
+        let mut returns = [(u64::MAX, 0); Self::CELLS_MAX];
+        let mut free = 0;
+        let shares = (0..self.cells()).map(|cell| self.share(cell));
+        for ((slot, share), &word) in returns.iter_mut().zip(shares).zip(words) {
+            let lent = self.lent(word, now).min(share);
+            free += share - lent;
+            if lent > 0 {
+                *slot = ((word & !(GRAIN - 1)) + self.window, lent);
+            }
+        }
+        returns.sort_unstable();
+        for (at, count) in returns {
+            if free >= wanted {
+                break;
+            }
+            free += count;
+            if free >= wanted {
+                return span(at.saturating_sub(now));
+            }
+        }
+        Duration::ZERO
+    }
+
+    /// `word` with `count` fewer lent; None when the cell has had its share back since.
+    pub(crate) fn untake(self, word: u64, taken: u64, count: u32) -> Option<u64> {
+        let (last, since) = (word & !(GRAIN - 1), taken & !(GRAIN - 1));
+        let same = last < since + self.window && word & (GRAIN - 1) >= u64::from(count);
+        same.then(|| word - u64::from(count))
+    }
+
+    /// When each cell that has lent has its share back.
+    fn back(self, words: &[u64], now: u64) -> impl Iterator<Item = u64> {
+        let words = words.iter().take(self.cells());
+        words
+            .filter(move |w| self.lent(**w, now) > 0)
+            .map(move |w| (w & !(GRAIN - 1)) + self.window)
+    }
+
+    fn lent(self, word: u64, now: u64) -> u32 {
+        let last = word & !(GRAIN - 1);
+        if last + self.window <= now { 0 } else { u32::try_from(word & (GRAIN - 1)).unwrap_or(0) }
+    }
+
+    fn share(self, cell: usize) -> u32 {
+        let cells = u32::try_from(self.cells()).unwrap_or(1);
+        let more = u32::try_from(cell).is_ok_and(|cell| cell < self.limit % cells);
+        self.limit / cells + u32::from(more)
+    }
+}
+
+const fn up(now: u64) -> u64 {
+    (now + GRAIN - 1) & !(GRAIN - 1)
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::mechanism::gcra::ticks;
+    use crate::time::{Instant, nanos};
+
+    const US: u64 = 1000;
+
+    fn at(us: u64) -> u64 {
+        ticks(Instant::from_nanos(us * US))
+    }
+
+    /// One worker alone.
+    fn take(sliding: Sliding, words: &mut [u64], now: u64, cost: u32) -> Result<(), Duration> {
+        let before: Vec<u64> = words.to_vec();
+        let mut missing = cost;
+        while missing > 0 {
+            let Some(loan) = sliding.lend(words, now, missing) else {
+                words.copy_from_slice(&before);
+                return Err(sliding.wait(words, now, cost));
+            };
+            words[loan.cell] = loan.next;
+            missing -= loan.count;
+        }
+        Ok(())
+    }
+
+    #[test]
+    fn a_hundred_pass_around_any_edge() {
+        let sliding = Sliding::new(100, Duration::from_secs(1)).unwrap();
+        let mut words = [0; 64];
+        let mut passed =
+            |us| (0..150).filter(|_| take(sliding, &mut words, at(us), 1).is_ok()).count();
+        assert_eq!(passed(5_900_000), 100);
+        assert_eq!(passed(6_100_000), 0);
+        assert_eq!(passed(6_899_999), 0);
+        assert_eq!(passed(6_900_001), 100);
+    }
+
+    #[test]
+    fn shares_add_up_to_the_limit() {
+        for limit in [1, 2, 63, 64, 65, 100, 127, 128, 1000, Sliding::LIMIT_MAX] {
+            let sliding = Sliding::new(limit, Duration::from_secs(1)).unwrap();
+            let sum: u32 = (0..sliding.cells()).map(|cell| sliding.share(cell)).sum();
+            assert_eq!(sum, limit);
+            assert!(u64::from(sliding.share(0)) < GRAIN);
+        }
+    }
+
+    proptest! {
+        /// Up to 64 it is the log: what a list of all admissions decides. Tight to a microsecond.
+        #[test]
+        fn small_limits_are_the_exact_log(
+            limit in 1_u32..=64,
+            window_us in 1000_u64..1_000_000,
+            asks in prop::collection::vec((0_u64..60_000, 1_u32..4), 1..300),
+        ) {
+            let sliding = Sliding::new(limit, Duration::from_micros(window_us)).unwrap();
+            let (mut words, mut log, mut now) = ([0_u64; 64], Vec::<u64>::new(), 2_000_000);
+            for (gap, cost) in asks {
+                // On the grain, so that rounding plays no part: 64 us are 125 grains.
+                now += gap / 64 * 64;
+                let window = window_us / 64 * 64;
+                let sliding = Sliding { window: at(window), ..sliding };
+                let used = log.iter().filter(|t| **t + window > now).count();
+                let fits = used + cost as usize <= limit as usize;
+                let got = take(sliding, &mut words, at(now), cost);
+                prop_assert_eq!(got.is_ok(), fits, "at {}", now);
+                match got {
+                    Ok(()) => log.extend((0..cost).map(|_| now)),
+                    Err(_) if cost > limit => {}
+                    Err(wait) => {
+                        let then = at(now) + ticks_of(wait);
+                        prop_assert!(take(sliding, &mut words.clone(), then, cost).is_ok());
+                        let before = then - 16 * US;
+                        prop_assert!(take(sliding, &mut words.clone(), before, cost).is_err());
+                        let _ = nanos(wait);
+                    }
+                }
+            }
+        }
+
+        /// Never above the limit in any window, and never refused while a list of all admissions
+        /// has room for two shares more.
+        #[test]
+        fn large_limits_stay_below_and_close(
+            limit in 65_u32..500,
+            asks in prop::collection::vec((0_u64..30_000, 1_u32..20), 1..400),
+        ) {
+            const WINDOW: u64 = 1_000_000;
+            let sliding = Sliding::new(limit, Duration::from_micros(WINDOW)).unwrap();
+            let (mut words, mut log, mut now) = ([0_u64; 64], Vec::<(u64, u32)>::new(), 2_000_000);
+            let share = limit.div_ceil(64);
+            for (gap, cost) in asks {
+                now += gap;
+                let used = |now: u64| -> u32 {
+                    log.iter().filter(|(t, _)| *t + WINDOW > now).map(|(_, n)| n).sum()
+                };
+                if take(sliding, &mut words, at(now), cost).is_ok() {
+                    prop_assert!(used(now) + cost <= limit);
+                    log.push((now, cost));
+                } else {
+                    let late = now.saturating_sub(1);
+                    prop_assert!(used(late) + cost + 2 * share > limit, "{} of {limit}", used(late));
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,182 @@
+//! Limits through the policy API: who is counted apart, who waits, what is given back.
+
+mod written;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use sluice_policy::Policy;
+use sluice_policy::decision::{Decision, Event};
+use sluice_policy::facts::{Facts, Identity};
+use sluice_policy::flight::{Ending, Finish, Flight};
+use sluice_policy::ledger::Ledger;
+use sluice_policy::sim::facts;
+use sluice_policy::time::{Instant, Now, Wall};
+
+fn policy(limits: &str, route: &str) -> Policy {
+    let respond = "[route.r]\nmatch = \"/{*rest}\"\nrespond = { body = \"ok\" }\n";
+    let plan = written::plan(&format!("{limits}\n{respond}{route}"));
+    Policy::new(plan, Arc::new(Ledger::new(1024, [5; 16])), 1)
+}
+
+fn now(ms: u64) -> Now {
+    Now { at: Instant::from_nanos(ms * 1_000_000), wall: Wall(ms / 1000) }
+}
+
+fn ask(policy: &mut Policy, ms: u64, facts: &Facts<'_>) -> (Decision, Flight) {
+    let mut flight = policy.begin(now(ms), facts);
+    let decision = policy.decide(now(ms), facts, &mut flight, Event::Arrived);
+    (decision, flight)
+}
+
+fn end(policy: &mut Policy, ms: u64, flight: Flight) {
+    let ending = Ending { status: None, bytes_in: 0, bytes_out: 0, finish: Finish::Whole };
+    policy.end(now(ms), flight, ending);
+}
+
+fn status(policy: &mut Policy, ms: u64, facts: &Facts<'_>) -> u16 {
+    let (decision, flight) = ask(policy, ms, facts);
+    end(policy, ms, flight);
+    match decision {
+        Decision::Answer(answer) => answer.status,
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn who_asks_is_counted_apart_once_it_is_known() {
+    let who = |user, tenant, claims| Identity { user, tenant, claims };
+    let gold: &[(&str, &str)] = &[("plan", "gold")];
+    let free: &[(&str, &str)] = &[("plan", "free")];
+    let none: &[(&str, &str)] = &[];
+    let (ann, bob) = (who(Some("ann"), None, none), who(Some("bob"), None, none));
+    let (acme, init) = (who(Some("ann"), Some("acme"), none), who(Some("ann"), Some("init"), none));
+    let (golden, freely) = (who(None, None, gold), who(None, None, free));
+    // (key, the first, the second, whether they share a count)
+    let table = [
+        ("user", Some(ann), Some(ann), true),
+        ("user", Some(ann), Some(bob), false),
+        ("user", None, None, true),
+        ("user|ip", None, None, true),
+        ("user|ip", Some(ann), None, false),
+        ("tenant", Some(acme), Some(init), false),
+        ("claim:plan", Some(golden), Some(freely), false),
+        ("claim:plan", Some(golden), Some(golden), true),
+        // Tenants never share a count, whatever the key.
+        ("ip", Some(acme), Some(init), false),
+        ("ip", Some(ann), Some(bob), true),
+        ("user", Some(acme), Some(ann), false),
+    ];
+    for (key, first, second, shared) in table {
+        let limits = format!("[limit.l]\nkey = [\"{key}\"]\nrate = \"1/h\"");
+        let mut policy = policy(&limits, "limits = [\"l\"]");
+        let facts = |who| Facts { identity: who, ..facts("/") };
+        assert_eq!(status(&mut policy, 1000, &facts(first.as_ref())), 200, "{key}");
+        let expected = if shared { 429 } else { 200 };
+        let got = status(&mut policy, 1000, &facts(second.as_ref()));
+        assert_eq!(got, expected, "{key}: {first:?} {second:?}");
+    }
+}
+
+#[test]
+fn what_a_later_filter_refuses_costs_nothing() {
+    for kind in ["bucket", "sliding", "fixed", "quota"] {
+        let limits = format!(
+            "[limit.l]\nkind = \"{kind}\"\nrate = \"3/h\"\n[limit.m]\nrate = \"9/h\"\n\
+             [limit.s]\nrate = \"3/h\"\nshadow = true"
+        );
+        let route = "limits = [\"l\", \"m\", \"s\"]\nconcurrency = { max = 1 }";
+        let mut policy = policy(&limits, route);
+        let at = 7_200_000;
+        let (_, busy) = ask(&mut policy, at, &facts("/"));
+        for _ in 0..10 {
+            assert_eq!(status(&mut policy, at, &facts("/")), 503, "{kind}");
+        }
+        end(&mut policy, at, busy);
+        let after: Vec<_> = (0..3).map(|_| status(&mut policy, at, &facts("/"))).collect();
+        assert_eq!(after, [200, 200, 429], "{kind}");
+    }
+}
+
+const LEAKY: &str = "[limit.l]\nkind = \"leaky\"\nrate = \"10/s\"\nmax_wait = \"250ms\"";
+
+fn turn(decision: Decision) -> Option<u64> {
+    match decision {
+        Decision::Wait(until) => Some(until.as_nanos() / 1_000_000),
+        Decision::Answer(answer) if answer.status == 200 => Some(0),
+        Decision::Answer(_) => None,
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn who_comes_too_early_waits_for_its_turn_and_no_longer_than_allowed() {
+    let mut policy = policy(LEAKY, "limits = [\"l\"]");
+    let facts = facts("/");
+    let (turns, flights): (Vec<_>, Vec<_>) = (0..4)
+        .map(|_| ask(&mut policy, 1000, &facts))
+        .map(|(decision, flight)| (turn(decision), flight))
+        .unzip();
+    assert_eq!(turns, [Some(0), Some(1100), Some(1200), None]);
+    let mut flights = flights.into_iter();
+    end(&mut policy, 1000, flights.next().unwrap());
+    let mut second = flights.next().unwrap();
+    let woken = policy.decide(now(1100), &facts, &mut second, Event::Woke);
+    assert_eq!(turn(woken), Some(0));
+    end(&mut policy, 1100, second);
+    // The last in the queue leaves: the next takes its turn. Refused ones had none.
+    end(&mut policy, 1100, flights.next().unwrap());
+    end(&mut policy, 1100, flights.next().unwrap());
+    let (decision, flight) = ask(&mut policy, 1110, &facts);
+    assert_eq!(turn(decision), Some(1200));
+    end(&mut policy, 1210, flight);
+}
+
+#[test]
+fn a_queue_lets_one_go_at_a_time_over_any_load() {
+    let mut policy = policy(LEAKY, "limits = [\"l\"]");
+    let mut turns = Vec::new();
+    for ms in 1000..3000 {
+        let (decision, flight) = ask(&mut policy, ms, &facts("/"));
+        let turn = turn(decision).map(|turn| turn.max(ms));
+        if let Some(turn) = turn {
+            turns.push(turn);
+        }
+        // It waits on in another life: give-back is only for who leaves while waiting.
+        let mut flight = flight;
+        if matches!(decision, Decision::Wait(_)) {
+            let _ = policy.decide(now(ms), &facts("/"), &mut flight, Event::Woke);
+        }
+        end(&mut policy, ms, flight);
+    }
+    assert!(turns.windows(2).all(|pair| pair[1] >= pair[0] + 100), "{turns:?}");
+    assert!(turns.len() >= 20, "{}", turns.len());
+}
+
+#[test]
+fn an_edge_is_crossed_twice_in_a_fixed_window_and_once_in_a_sliding_one() {
+    for (kind, second) in [("fixed", 100), ("sliding", 0)] {
+        let limits = format!("[limit.l]\nkind = \"{kind}\"\nrate = \"100/s\"");
+        let mut policy = policy(&limits, "limits = [\"l\"]");
+        let mut passed =
+            |ms| (0..150).filter(|_| status(&mut policy, ms, &facts("/")) == 200).count();
+        assert_eq!((passed(5900), passed(6100)), (100, second), "{kind}");
+    }
+}
+
+#[test]
+fn every_violated_limit_is_told_and_a_shadow_never() {
+    let limits = "[limit.a]\nrate = \"1/h\"\n[limit.b]\nkind = \"sliding\"\nrate = \"1/min\"\n\
+                  [limit.s]\nrate = \"1/h\"\nshadow = true";
+    let mut policy = policy(limits, "limits = [\"s\", \"a\", \"b\"]");
+    assert_eq!(status(&mut policy, 1000, &facts("/")), 200);
+    let (decision, flight) = ask(&mut policy, 1000, &facts("/"));
+    let Decision::Answer(answer) = decision else { panic!("{decision:?}") };
+    assert_eq!(answer.retry_after, Some(Duration::from_secs(3600)));
+    let told: Vec<_> = flight.limits().map(|l| (l.limit, l.quota, l.left)).collect();
+    assert_eq!(told.len(), 2);
+    assert!(told.iter().all(|(limit, quota, left)| {
+        flight.plan().limit_name(*limit) != "s" && (*quota, *left) == (1, 0)
+    }));
+    end(&mut policy, 1000, flight);
+}
