@@ -22,6 +22,7 @@ pub mod mechanism;
 pub mod plan;
 mod recover;
 mod route;
+pub mod shed;
 #[cfg(any(test, feature = "sim"))]
 pub mod sim;
 mod steer;
@@ -43,6 +44,7 @@ use crate::ledger::Ledger;
 use crate::plan::Plan;
 use crate::recover::idempotent;
 use crate::route::Hit;
+use crate::shed::Shed;
 use crate::steer::{Pinned, Steer};
 use crate::time::{Instant, Now};
 use crate::world::{Effect, Signal, Snapshot};
@@ -55,6 +57,7 @@ pub struct Policy {
     chain: Chain,
     steer: Steer,
     switches: Switches,
+    shed: Shed,
     in_flight: u32,
     /// A flight has been parked since the last poll.
     parked: bool,
@@ -71,6 +74,7 @@ impl Policy {
             ledger.prepare();
         }
         Self {
+            shed: Shed::new(&ledger, &plan, seed),
             plan: steer.pin(plan),
             ledger,
             chain: Chain::default(),
@@ -87,6 +91,7 @@ impl Policy {
         if plan.limits.slide() {
             self.ledger.prepare();
         }
+        self.shed.adopt(&plan);
         self.plan = self.steer.pin(plan);
         self.steer.forget();
     }
@@ -120,6 +125,7 @@ impl Policy {
             otherwise: Otherwise::Answer(Answer::problem(503, "upstream.none")),
             trail: flight::Trail::default(),
             parked: None,
+            tenant: None,
         }
     }
 
@@ -180,6 +186,9 @@ impl Policy {
             // It left the queue: its turn goes to the next, if none has come after it.
             self.ledger.give_back(&receipt, meter);
         }
+        if let Some(tenant) = flight.tenant.take() {
+            self.ledger.tenants.leave(tenant);
+        }
         if let Some(route) = flight.route {
             let plan = Rc::clone(&flight.plan);
             self.chain.end(&self.ledger, &plan.rules, route, &mut flight);
@@ -209,14 +218,16 @@ impl Policy {
             Signal::Tick => {
                 let plan = Rc::clone(&self.plan);
                 self.steer.tick(&plan, now.at);
+                self.shed.tick(&self.ledger, &plan, now.at, self.in_flight);
             }
             Signal::Force { breaker, force } => {
                 self.ledger.force(breaker, now.at, force);
             }
             Signal::Vitals { out } => self.steer.heed(&self.plan, now.at, out),
             Signal::Switches(switches) => self.switches = switches.clone(),
+            Signal::Pressure { lag } => self.shed.lagged(lag),
             // Nothing that decides listens to these yet.
-            Signal::Members { .. } | Signal::Probed { .. } | Signal::Pressure { .. } => {}
+            Signal::Members { .. } | Signal::Probed { .. } => {}
         }
     }
 
@@ -232,7 +243,11 @@ impl Policy {
 
     /// What this worker knows, for the admin API.
     pub fn inspect(&self, _now: Now) -> Snapshot {
-        Snapshot { in_flight: self.in_flight, endpoints: self.steer.seats().collect() }
+        Snapshot {
+            in_flight: self.in_flight,
+            endpoints: self.steer.seats().collect(),
+            shedding: self.shed.shedding(),
+        }
     }
 
     /// A clock that goes back stands still instead.

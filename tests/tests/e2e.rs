@@ -45,6 +45,8 @@ mod life;
 mod limits;
 #[path = "e2e/names.rs"]
 mod names;
+#[path = "e2e/overload.rs"]
+mod overload;
 #[path = "e2e/papers.rs"]
 mod papers;
 #[path = "e2e/pipelining.rs"]

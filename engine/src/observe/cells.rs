@@ -8,6 +8,8 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use super::shed::ShedCells;
+
 /// A figure that only its worker changes.
 #[derive(Debug, Default)]
 pub(crate) struct Cell(AtomicU64);
@@ -20,6 +22,10 @@ impl Cell {
 
     pub(crate) fn sub(&self, n: u64) {
         self.0.store(self.0.load(Relaxed).saturating_sub(n), Relaxed);
+    }
+
+    pub(crate) fn set(&self, n: u64) {
+        self.0.store(n, Relaxed);
     }
 
     pub(crate) fn value(&self) -> u64 {
@@ -64,6 +70,7 @@ pub(crate) struct Cells {
     pub(crate) log_lines: Cell,
     /// Log lines dropped because the writer was behind.
     pub(crate) log_dropped: Cell,
+    pub(crate) shed: ShedCells,
     /// Every request, whatever its route.
     pub(crate) all: Timings,
     /// Requests that no route took.

@@ -109,6 +109,7 @@ pub(crate) fn workers(workers: &[Arc<Cells>]) -> String {
     }
     routes(&mut text, &by_name(workers, Cells::routes));
     limits(&mut text, &by_name(workers, Cells::limits));
+    super::shed::expose(&mut text, workers);
     text.finish()
 }
 

@@ -11,7 +11,7 @@ use sluice_policy::Policy;
 use sluice_policy::decision::{Decision, Event};
 use sluice_policy::facts::Facts;
 use sluice_policy::flight::{Ending, Flight, Record};
-use sluice_policy::time::Now;
+use sluice_policy::time::{Instant, Now};
 use sluice_policy::world::{Effect, Signal};
 use tokio::sync::Notify;
 
@@ -48,6 +48,7 @@ pub(crate) struct Worker {
     now: Cell<Now>,
     date: Cell<(u64, Date)>,
     ticks: Cell<u32>,
+    ticked: Cell<Instant>,
 }
 
 /// IMF-fixdate (RFC 9110 section 5.6.7) is 29 bytes long.
@@ -133,6 +134,7 @@ impl Worker {
             now: Cell::new(now),
             date: Cell::new((0, [b' '; 29])),
             ticks: Cell::new(0),
+            ticked: Cell::new(now.at),
             cells,
         })
     }
@@ -274,7 +276,10 @@ impl Worker {
         }
         let now = self.now();
         self.sweeper.sweep(now.at);
-        self.policy.borrow_mut().signal(now, Signal::Tick);
+        let lag = now.at.since(self.ticked.replace(now.at)).saturating_sub(super::TICK);
+        self.cells.shed.lag_us.set(u64::try_from(lag.as_micros()).unwrap_or(u64::MAX));
+        self.signal(Signal::Pressure { lag });
+        self.signal(Signal::Tick);
         if ticks.is_multiple_of(POOL_TICKS) {
             self.pools.sweep(now.at);
         }
@@ -297,6 +302,7 @@ impl Current {
     fn count(&self, record: &Record, method: &str, cells: &Cells) {
         let (status, took) = (record.ending.status, record.took);
         cells.all.record(took);
+        cells.shed.count(record);
         cells
             .clients_gone
             .add(u64::from(record.ending.finish == sluice_policy::flight::Finish::ClientGone));

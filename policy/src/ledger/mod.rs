@@ -16,6 +16,7 @@ mod blocks;
 pub(crate) mod boards;
 pub(crate) mod intake;
 pub(crate) mod leases;
+pub(crate) mod places;
 mod table;
 
 use core::sync::atomic::AtomicU64;
@@ -29,11 +30,16 @@ use siphasher::sip::SipHasher13;
 use crate::ledger::blocks::{Blocks, Loans};
 use crate::ledger::boards::{BOARDS_MAX, Boards};
 use crate::ledger::leases::Leases;
+use crate::ledger::places::Places;
 use crate::ledger::table::{Refused, Table, Words};
 use crate::mechanism::breaker::{Force, View};
 use crate::mechanism::gcra::{Gcra, Level, NEVER, ticks, ticks_of};
 use crate::mechanism::meter::{Meter, Single, Spent};
 use crate::plan::{EndpointKey, UpstreamKey};
+use crate::shed::GATES_MAX;
+use crate::shed::gate::Gate;
+use crate::shed::node::Gauges;
+use crate::shed::tenant::Tenants;
 use crate::time::{Instant, Now};
 
 pub(crate) use crate::ledger::table::Place;
@@ -59,6 +65,9 @@ pub struct Ledger {
     shared: u64,
     counts: Table,
     pub(crate) boards: Arc<Boards>,
+    pub(crate) gates: Arc<Places<Gate>>,
+    pub(crate) gauges: Gauges,
+    pub(crate) tenants: Tenants,
     /// Made when a plan first has a sliding window.
     blocks: OnceLock<Blocks>,
     /// No worker's clock has been noted later. Workers whose clock stands behind are judged by
@@ -132,11 +141,25 @@ impl Ledger {
             shared: shared as u64,
             counts: Table::new((keys_max / 8).max(64)),
             boards: Arc::new(Boards::new(BOARDS_MAX)),
+            gates: Arc::new(Places::new(GATES_MAX)),
+            gauges: Gauges::default(),
+            tenants: Tenants::default(),
             blocks: OnceLock::new(),
             latest: AtomicU64::new(0),
             hasher: SipHasher13::new_with_key(&secret),
             leases: Leases::default(),
         }
+    }
+
+    /// How busy the machine is: its processors in thousandths, and its load average over a minute,
+    /// in thousandths too. Once a second or so.
+    pub fn weigh(&self, cpu_permille: u32, load_permille: u32) {
+        self.gauges.weigh(cpu_permille, load_permille);
+    }
+
+    /// Requests in progress over all workers, a tick ago.
+    pub fn in_flight(&self) -> u32 {
+        self.gauges.in_flight()
     }
 
     /// How many keys there is room for.

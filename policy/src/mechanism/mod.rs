@@ -1,5 +1,6 @@
 //! Arithmetic and time; nothing of HTTP.
 
+pub(crate) mod adaptive;
 pub(crate) mod breaker;
 pub(crate) mod calendar;
 pub mod dice;
