@@ -253,6 +253,13 @@ impl Record {
         &self.plan
     }
 
+    /// What it was shed by, and its class, by name.
+    pub fn shed(&self) -> Option<(&'static str, &'static str)> {
+        let reason = crate::shed::reason(self.answer?.code)?;
+        let route = self.plan.route(self.route?)?;
+        Some((reason, route.priority.name()))
+    }
+
     /// Why and from where, by name, when the answer stood for what could not be had.
     pub fn degraded(&self) -> Option<(&'static str, &'static str)> {
         let answer = self.answer?;

@@ -55,7 +55,7 @@ impl AdaptiveSpec {
             problem("slow", "no time at all".to_owned(), "write more than zero, or leave it out");
         }
         let max = max.unwrap_or(MAX_DEFAULT).clamp(1, MAX);
-        let least = min.unwrap_or(MIN_DEFAULT.min(max)).clamp(1, MAX);
+        let least = min.unwrap_or_else(|| MIN_DEFAULT.min(max)).clamp(1, MAX);
         if least > max {
             problem("min", format!("{least} is more than max, {max}"), "write min below max");
         }

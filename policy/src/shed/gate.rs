@@ -117,7 +117,6 @@ impl Hold {
 
 impl Seat {
     /// It is over, or as far as its head.
-    #[expect(clippy::needless_pass_by_value, reason = "a seat is spent by giving it back")]
     pub(crate) fn settle(self, verdict: Verdict) {
         let hold = &self.0;
         let gate = hold.gate();

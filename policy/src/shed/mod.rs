@@ -188,7 +188,7 @@ pub fn lag_pressure(plan: &Plan, lag: Duration) -> u64 {
 }
 
 /// What shed a request, by the code of its answer: a signal's name, or `adaptive`.
-pub fn reason(code: &str) -> Option<&'static str> {
+pub(crate) fn reason(code: &str) -> Option<&'static str> {
     if code == "upstream.shed" {
         return Some("adaptive");
     }
