@@ -188,6 +188,14 @@ fn begin(seat: Seat, driver: Driver) -> std::io::Result<(Rc<Worker>, Vec<Errand>
             std::future::pending().await
         }));
     }
+    let mut next = worker.turns.start(driver)?;
+    let turning = Rc::clone(&worker);
+    errands.push(runtime::supervised(async move {
+        while next.rung().await {
+            turning.turns.go_round();
+        }
+        std::future::pending().await
+    }));
     let told = Rc::clone(&worker);
     errands.push(runtime::supervised(async move {
         while bell.rung().await {

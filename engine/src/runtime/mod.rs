@@ -5,9 +5,13 @@
 
 mod driver;
 mod socket;
+mod splice;
 mod task;
+mod turn;
 
 pub use driver::available;
 pub(crate) use driver::{Driver, Fallen, Wanted, block_on};
 pub(crate) use socket::{Bell, Listener, Reader, SPARE, Shutter, Socket, Stop, Writer, connect};
+pub(crate) use splice::{Duct, End, Flow, Pipes};
 pub(crate) use task::{Task, caught, first, sleep, spawn, supervised, within};
+pub(crate) use turn::Turns;

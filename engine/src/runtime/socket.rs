@@ -16,6 +16,7 @@ use monoio::io::{AsyncReadRent, AsyncWriteRent, Canceller, OwnedReadHalf};
 use monoio::net::{TcpListener, TcpStream};
 
 use super::Driver;
+use super::splice::{Duct, Pipes};
 
 /// A bound socket that this worker accepts from.
 #[derive(Debug)]
@@ -46,19 +47,24 @@ pub(crate) struct Socket {
 pub(crate) struct Reader {
     pump: Pin<Box<dyn Future<Output = ()>>>,
     slot: Rc<Slot>,
+    /// What can be spliced from; a bell can't.
+    tcp: Option<Stream>,
 }
 
 /// The sending direction.
 #[derive(Debug)]
 pub(crate) struct Writer {
-    tcp: Rc<UnsafeCell<TcpStream>>,
+    tcp: Stream,
 }
+
+/// One connection, held by both its directions.
+pub(super) type Stream = Rc<UnsafeCell<TcpStream>>;
 
 /// Ends a connection from outside: pending reads and writes return at once.
 #[derive(Clone, Debug)]
 pub(crate) struct Shutter {
     /// Keeps the descriptor open, so that its number can't have become another socket's.
-    _alive: Rc<UnsafeCell<TcpStream>>,
+    _alive: Stream,
     fd: RawFd,
 }
 
@@ -143,14 +149,22 @@ impl Socket {
         let tcp = Rc::new(UnsafeCell::new(tcp));
         let read = OwnedReadHalf(Rc::clone(&tcp));
         let shutter = Shutter { _alive: Rc::clone(&tcp), fd };
-        Self { reader: Reader::new(read), writer: Writer { tcp }, shutter }
+        let reader = Reader::new(read, Some(Rc::clone(&tcp)));
+        Self { reader, writer: Writer { tcp }, shutter }
     }
 }
 
 impl Reader {
-    fn new<H: AsyncReadRent + 'static>(half: H) -> Self {
+    fn new<H: AsyncReadRent + 'static>(half: H, tcp: Option<Stream>) -> Self {
         let slot = Rc::new(Slot::default());
-        Self { pump: Box::pin(pump(half, Rc::clone(&slot))), slot }
+        Self { pump: Box::pin(pump(half, Rc::clone(&slot))), slot, tcp }
+    }
+
+    /// Pass the next `bytes` on to `writer` without reading them. None while a read is armed, or
+    /// when there is no pipe to be had.
+    pub(crate) fn duct(&self, writer: &Writer, pipes: &Pipes, bytes: u64) -> Option<Duct> {
+        let from = self.tcp.as_ref().filter(|_| !self.armed())?;
+        pipes.duct(Rc::clone(from), Rc::clone(&writer.tcp), bytes)
     }
 
     /// Begin to read into the free capacity of `buffer`, behind what it holds. The last [`SPARE`]
@@ -255,6 +269,13 @@ impl Writer {
     }
 }
 
+/// For system calls made directly.
+pub(super) fn descriptor(stream: &Stream) -> BorrowedFd<'_> {
+    // SAFETY: only the number is read; the stream keeps the descriptor open for as long as it is
+    // borrowed.
+    unsafe { BorrowedFd::borrow_raw((*stream.get()).as_raw_fd()) }
+}
+
 impl Shutter {
     pub(crate) fn shut(&self, how: Shutdown) {
         let how = match how {
@@ -298,7 +319,7 @@ impl Bell {
     /// When the descriptor can't be registered with the driver.
     pub(crate) fn new(end: std::os::unix::net::UnixStream, driver: Driver) -> io::Result<Self> {
         end.set_nonblocking(driver == Driver::Epoll)?;
-        Ok(Self { reader: Reader::new(monoio::net::UnixStream::from_std(end)?) })
+        Ok(Self { reader: Reader::new(monoio::net::UnixStream::from_std(end)?, None) })
     }
 
     /// Wait until it was rung; any number of rings since the last time count as one. False: the

@@ -24,7 +24,7 @@ use crate::http::write::Passport;
 use crate::ids::Ids;
 use crate::observe::cells::{Cells, LimitCells, RouteCells};
 use crate::observe::record::{Lines, Refusal};
-use crate::runtime::Stop;
+use crate::runtime::{Pipes, Stop, Turns};
 use crate::sweep::Sweeper;
 use crate::upstream::pool::Pools;
 
@@ -35,6 +35,8 @@ pub(crate) struct Worker {
     pub(crate) sweeper: Rc<Sweeper>,
     pub(crate) pools: Pools,
     pub(crate) buffers: Buffers,
+    pub(crate) pipes: Pipes,
+    pub(crate) turns: Turns,
     pub(crate) ids: Ids,
     pub(crate) stop: Stop,
     /// Connections by client address, where they are bounded.
@@ -121,6 +123,8 @@ impl Worker {
             sweeper: Sweeper::new(now.at),
             pools,
             buffers: Buffers::default(),
+            pipes: Pipes::default(),
+            turns: Turns::default(),
             stop: Stop::default(),
             clients: RefCell::default(),
             policy: RefCell::new(Policy::new(Arc::clone(&config.plan), ledger, ids.draw())),
