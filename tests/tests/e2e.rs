@@ -55,6 +55,8 @@ mod proxying;
 mod refused;
 #[path = "e2e/resilience.rs"]
 mod resilience;
+#[path = "e2e/rest.rs"]
+mod rest;
 #[path = "e2e/reuse.rs"]
 mod reuse;
 #[path = "e2e/routing.rs"]

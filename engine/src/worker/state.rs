@@ -20,6 +20,7 @@ use crate::buffer::Buffers;
 use crate::clock::{Clock, WallOffset};
 use crate::http::head::Head;
 use crate::http::parse::{BadHead, HeadRules};
+use crate::http::rest::Resting;
 use crate::http::write::Passport;
 use crate::ids::Ids;
 use crate::observe::cells::{Cells, LimitCells, RouteCells};
@@ -37,6 +38,7 @@ pub(crate) struct Worker {
     pub(crate) buffers: Buffers,
     pub(crate) pipes: Pipes,
     pub(crate) turns: Turns,
+    pub(crate) resting: Resting,
     pub(crate) ids: Ids,
     pub(crate) stop: Stop,
     /// Connections by client address, where they are bounded.
@@ -125,6 +127,7 @@ impl Worker {
             buffers: Buffers::default(),
             pipes: Pipes::default(),
             turns: Turns::default(),
+            resting: Resting::default(),
             stop: Stop::default(),
             clients: RefCell::default(),
             policy: RefCell::new(Policy::new(Arc::clone(&config.plan), ledger, ids.draw())),
@@ -270,7 +273,7 @@ impl Worker {
     }
 
     /// Housekeeping. True: drained, nothing is left to do.
-    pub(super) fn tick(&self) -> bool {
+    pub(super) fn tick(self: &Rc<Self>) -> bool {
         let ticks = self.ticks.get().wrapping_add(1);
         self.ticks.set(ticks);
         if ticks.is_multiple_of(WALL_TICKS) {
@@ -278,6 +281,7 @@ impl Worker {
         }
         let now = self.now();
         self.sweeper.sweep(now.at);
+        self.resting.sweep(self, now.at, self.stop.stopped().then_some(DRAIN_IDLE));
         self.policy.borrow_mut().signal(now, Signal::Tick);
         if ticks.is_multiple_of(POOL_TICKS) {
             self.pools.sweep(now.at);
