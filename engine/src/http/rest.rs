@@ -13,7 +13,8 @@ use sluice_policy::time::Instant;
 
 use crate::accept::{self, Ticket};
 use crate::observe::cells::Cells;
-use crate::runtime::Readiness;
+use crate::runtime::{Readiness, has_ended};
+use crate::sys;
 use crate::worker::Worker;
 
 /// Long enough that a busy connection never pays for coming and going, short enough that many that
@@ -23,12 +24,21 @@ pub(crate) const REST_AFTER: Duration = Duration::from_millis(500);
 /// Places are looked at in this order of time; see [`Resting::sweep`].
 const SWEEP_EVERY: Duration = Duration::from_millis(250);
 
+/// When so many have come to rest, their memory is given back to the system.
+const CROWD: usize = 1024;
+
+/// Fewer hold too little to be worth a look.
+const SOME: usize = 64;
+
 /// All connections of one worker that are at rest.
 #[derive(Debug, Default)]
 pub(crate) struct Resting {
     ready: RefCell<Option<Rc<Readiness>>>,
     places: RefCell<Places>,
     swept: Cell<Instant>,
+    /// Since freed memory was last given back; and as of the last look.
+    rested: Cell<usize>,
+    rested_before: Cell<usize>,
 }
 
 #[derive(Debug, Default)]
@@ -73,6 +83,7 @@ impl Resting {
         });
         match ready.watch(&rest.descriptor, place.into()) {
             Ok(()) => {
+                self.rested.set(self.rested.get() + 1);
                 places.taken[place as usize] = Some(rest);
                 cells.connections_resting.set(places.resting());
             }
@@ -87,7 +98,8 @@ impl Resting {
             let rest = places.leave(place);
             worker.cells.connections_resting.set(places.resting());
             drop(places);
-            if let Some(rest) = rest {
+            // One that has left leaves without waking anybody.
+            if let Some(rest) = rest.filter(|rest| !has_ended(&rest.descriptor)) {
                 accept::go_on(worker, rest);
             }
         }
@@ -115,6 +127,20 @@ impl Resting {
         drop(places);
         for rest in late {
             accept::go_on(worker, rest);
+        }
+        self.give_back(worker);
+    }
+}
+
+impl Resting {
+    /// Give memory back when a crowd has come to rest, or some have and nobody else does.
+    fn give_back(&self, worker: &Worker) {
+        let (rested, before) = (self.rested.get(), self.rested_before.get());
+        self.rested_before.set(rested);
+        if rested >= CROWD || rested >= SOME && rested == before {
+            self.rested.set(0);
+            worker.buffers.release();
+            sys::trim();
         }
     }
 }

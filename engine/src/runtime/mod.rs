@@ -14,7 +14,7 @@ pub use driver::available;
 pub(crate) use driver::{Driver, Fallen, Wanted, block_on};
 pub(crate) use readiness::Readiness;
 pub(crate) use socket::{
-    Bell, Listener, Reader, SPARE, Shutter, Socket, Stop, Writer, connect, given_up,
+    Bell, Listener, Reader, SPARE, Shutter, Socket, Stop, Writer, connect, given_up, has_ended,
 };
 pub(crate) use splice::{Duct, End, Flow, Pipes};
 pub(crate) use task::{Task, caught, first, sleep, spawn, supervised, within};

@@ -387,6 +387,16 @@ impl Shutter {
     }
 }
 
+/// Whether nothing can be read from this socket any more.
+pub(crate) fn has_ended(descriptor: &OwnedFd) -> bool {
+    let look = rustix::net::RecvFlags::PEEK | rustix::net::RecvFlags::DONTWAIT;
+    match rustix::net::recv(descriptor, &mut [0_u8; 1], look) {
+        Ok((_, n)) => n == 0,
+        Err(rustix::io::Errno::AGAIN | rustix::io::Errno::INTR) => false,
+        Err(_) => true,
+    }
+}
+
 /// Whether a read failed because it was to be given up.
 pub(crate) fn given_up(error: &io::Error) -> bool {
     error.raw_os_error() == Some(rustix::io::Errno::CANCELED.raw_os_error())
