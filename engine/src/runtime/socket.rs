@@ -155,9 +155,11 @@ enum Reads {
 
 impl Socket {
     fn new(tcp: TcpStream, reads: Reads) -> Self {
-        // Heads and small bodies leave in one write; waiting for more would only add latency.
-        // An error means the peer is gone already, which the first read will say.
-        let _ = tcp.set_nodelay(true);
+        if reads == Reads::Stay {
+            // As on our listeners, whose connections inherit it. An error means the peer is gone
+            // already, which the first read will say.
+            let _ = tcp.set_nodelay(true);
+        }
         Self::of(tcp, reads)
     }
 
