@@ -465,3 +465,5 @@ const fn step(value: u64) -> u64 {
 
 #[cfg(test)]
 mod tests;
+#[cfg(test)]
+mod window_tests;
