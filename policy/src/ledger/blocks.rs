@@ -134,7 +134,12 @@ impl Blocks {
                     continue;
                 }
             }
-            self.note(first, ring);
+            if !self.note(first, ring) && ring.is_none() {
+                // Without a ring, cells depend on each other: the look at them holds only if
+                // nobody else changed the word since.
+                self.untake(home, &loan, sliding);
+                continue;
+            }
             loans.first = (!first.home.spare).then_some(first.home.place);
             loans.push(home, loan);
             missing -= loan.count;
@@ -181,7 +186,9 @@ impl Blocks {
     ) -> Result<Option<Pick>, Duration> {
         let mut words = self.words(key);
         let Some(loan) = sliding.lend(&words, now, missing) else {
-            self.note(first, Ring::seen(sliding, &words, now, 0));
+            if let ring @ Some(_) = Ring::seen(sliding, &words, now, 0) {
+                self.note(first, ring);
+            }
             return Err(sliding.wait(&words, now, missing));
         };
         let settled = self.settle(key, loan.cell / BLOCK, sliding, now);
@@ -226,18 +233,25 @@ impl Blocks {
             if given && let Some(first) = loans.first {
                 let word = self.own.table.at(first);
                 if Ring::unpack(word).is_some_and(|ring| ring.head() != cell) {
-                    self.note(First { home: Home { spare: false, place: first }, word }, None);
+                    let _ =
+                        self.note(First { home: Home { spare: false, place: first }, word }, None);
                 }
             }
         }
     }
 
-    /// Remembers where the ring stands, unless somebody else just did.
-    fn note(&self, First { home, word }: First, ring: Option<Ring>) {
-        let next = (word & !RING) | Ring::pack(ring);
-        if next != word && !home.spare {
-            self.own.table.swap(home.place, word, next);
-        }
+    /// Remembers where the ring stands, or that nobody knows; false when somebody else changed the
+    /// word.
+    fn note(&self, First { home, word }: First, ring: Option<Ring>) -> bool {
+        let changes = || (word + 1) & (Ring::KNOWN - 1);
+        let next = (word & !RING) | ring.map_or_else(changes, Ring::pack);
+        next == word || self.store(home).table.swap(home.place, word, next)
+    }
+
+    fn untake(&self, home: Home, loan: &Loan, sliding: Sliding) {
+        let cell = &self.store(home).block(home.place)[loan.cell % BLOCK];
+        let give = |word| sliding.untake(word, loan.next, loan.count);
+        let _ = cell.fetch_update(SeqCst, Relaxed, give);
     }
 
     /// The words of a key's cells. Where there is no block, nothing was lent.
@@ -360,12 +374,12 @@ impl Words for Own<'_> {
         fence(SeqCst);
         let from = self.blocks.spare.table.look(self.spare);
         let from = from.map(|(place, _)| self.blocks.spare.block(place));
-        let ring = if from.is_some() { None } else { Some(self.new) };
+        let ring = if from.is_some() { 0 } else { self.new.pack() };
         for (i, cell) in self.blocks.own.block(place).iter().enumerate() {
             let word = from.and_then(|from| from.get(i)).map_or(0, |cell| cell.load(SeqCst));
             cell.store(word, SeqCst);
         }
-        Ring::pack(ring)
+        ring
     }
 
     fn cleared(&self, until: u64) -> u64 {
@@ -391,6 +405,6 @@ impl Words for Spare<'_> {
     }
 
     fn cleared(&self, until: u64) -> u64 {
-        until + 1
+        (until | RING) + 1
     }
 }

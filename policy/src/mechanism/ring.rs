@@ -17,8 +17,8 @@ const AHEAD: usize = 4;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Ring {
-    /// The number of cells under which it was seen.
-    cells: u8,
+    /// Under which it was seen.
+    limit: u32,
     head: u8,
     tail: u8,
 }
@@ -42,29 +42,32 @@ pub(crate) enum Step {
 }
 
 impl Ring {
-    /// Bits of the packed form, which is 0 when nothing is known.
-    pub(crate) const BITS: u32 = 19;
+    /// Bits of the packed form.
+    pub(crate) const BITS: u32 = 32;
+    /// Set when a ring is known; the lower ones are a number of changes when none is.
+    pub(crate) const KNOWN: u64 = 1 << 31;
 
-    pub(crate) fn pack(ring: Option<Self>) -> u64 {
-        ring.map_or(0, |Self { cells, head, tail }| {
-            (1 << 18) | (u64::from(cells - 1) << 12) | (u64::from(head) << 6) | u64::from(tail)
-        })
+    pub(crate) fn pack(self) -> u64 {
+        let Self { limit, head, tail } = self;
+        const { assert!(Sliding::LIMIT_MAX < 1 << 19, "fits its bits") };
+        Self::KNOWN | (u64::from(limit) << 12) | (u64::from(head) << 6) | u64::from(tail)
     }
 
-    #[expect(clippy::cast_possible_truncation, reason = "masked to six bits")]
+    #[expect(clippy::cast_possible_truncation, reason = "masked to the bits of each")]
     pub(crate) fn unpack(word: u64) -> Option<Self> {
         let part = |shift: u32| ((word >> shift) & 63) as u8;
-        let (cells, head, tail) = (part(12) + 1, part(6), part(0));
-        let known = word & (1 << 18) != 0 && head < cells && tail < cells;
-        known.then_some(Self { cells, head, tail })
+        let limit = ((word >> 12) & ((1 << 19) - 1)) as u32;
+        (word & Self::KNOWN != 0).then(|| Self { limit, head: part(6), tail: part(0) })
     }
 
-    /// What is seen by looking at all cells; None when they do not form a run, or when there were
-    /// more of them and those beyond have not come back yet.
+    /// What is seen by looking at all cells; None when they do not form a run, or when a higher
+    /// limit has lent more of them, or more from each, and that has not come back yet.
     pub(crate) fn seen(sliding: Sliding, words: &[u64], now: u64, latest: usize) -> Option<Self> {
         let cells = sliding.cells();
         let (own, beyond) = words.split_at_checked(cells)?;
-        if beyond.iter().any(|word| sliding.lent(*word, now) > 0) {
+        let over = |(cell, word): (usize, &u64)| sliding.lent(*word, now) > sliding.share(cell);
+        let folded = beyond.iter().any(|word| sliding.lent(*word, now) > 0);
+        if folded || own.iter().enumerate().any(over) {
             return None;
         }
         let lent = |cell: usize| own.get(cell).map_or(0, |word| sliding.lent(*word, now));
@@ -86,21 +89,21 @@ impl Ring {
         }
         let all = (0..cells).filter(|cell| lent(*cell) > 0).count();
         let whole = all == run || (all == 0 && run == 1);
-        whole.then(|| Self::at(cells, head, tail)).flatten()
+        whole.then(|| Self::at(sliding, head, tail)).flatten()
     }
 
     /// That of a key that has lent nothing yet.
     pub(crate) const fn new(sliding: Sliding) -> Self {
-        Self { cells: sliding.cells_u8(), head: 0, tail: 0 }
+        Self { limit: sliding.limit(), head: 0, tail: 0 }
     }
 
     pub(crate) fn head(self) -> usize {
         self.head.into()
     }
 
-    fn at(cells: usize, head: usize, tail: usize) -> Option<Self> {
+    fn at(sliding: Sliding, head: usize, tail: usize) -> Option<Self> {
         let part = |n: usize| u8::try_from(n).ok();
-        Some(Self { cells: part(cells)?, head: part(head)?, tail: part(tail)? })
+        Some(Self { limit: sliding.limit(), head: part(head)?, tail: part(tail)? })
     }
 
     /// Where to take, or that there is nothing to take. None: look at all cells. `read` is the
@@ -127,10 +130,7 @@ impl Ring {
                 let wait = span(stand.back.saturating_sub(now));
                 return (wanted == 1 && left == 0).then_some(Step::Full(wait));
             }
-            loan = sliding.loan(cell, read(cell), 0, now, wanted).filter(|loan| {
-                // One that has lent would not be the next in the run.
-                sliding.lent(loan.word, now) == 0
-            });
+            loan = sliding.loan(cell, read(cell), 0, now, wanted);
         }
         let loan = loan?;
         let left = left.checked_sub(loan.count).filter(|_| wanted <= left)?;
@@ -141,7 +141,7 @@ impl Ring {
             }
         };
         let level = Level { left, reset: span(back.saturating_sub(now)) };
-        Some(Step::Lend { loan, ring: Self::at(cells, cell, tail)?, level })
+        Some(Step::Lend { loan, ring: Self::at(sliding, cell, tail)?, level })
     }
 
     /// How many are left, and when there are more.
@@ -158,10 +158,10 @@ impl Ring {
 
     fn stand(self, sliding: Sliding, read: impl Fn(usize) -> u64, now: u64) -> Option<Stand> {
         let cells = sliding.cells();
-        if usize::from(self.cells) != cells {
+        let (head, mut tail) = (usize::from(self.head), usize::from(self.tail));
+        if self.limit != sliding.limit() || head.max(tail) >= cells {
             return None;
         }
-        let (head, mut tail) = (usize::from(self.head), usize::from(self.tail));
         let word = read(head);
         if sliding.back(word) <= now {
             // The latest is back, so all are. From the first again: a key of little use then needs

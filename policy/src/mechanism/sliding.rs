@@ -72,10 +72,6 @@ impl Sliding {
         self.window
     }
 
-    pub(super) const fn cells_u8(self) -> u8 {
-        self.cells
-    }
-
     /// How many cells have one more than the others.
     pub(super) const fn more(self) -> u32 {
         self.more
@@ -87,11 +83,13 @@ impl Sliding {
     }
 
     /// From which cell to take next, and how many of `wanted` it lends; None when all cells
-    /// together lend less than that. A cell that has begun to
+    /// together lend less than that, or the limit is used up: after a reload to a lower one, cells
+    /// may have lent more than their share. A cell that has begun to
     /// lend goes on, the latest first, so that at most one is ever late; then the one that has
     /// rested longest. `words` are those of all cells that there may ever have been.
     pub(crate) fn lend(self, words: &[u64], now: u64, wanted: u32) -> Option<Loan> {
         let (mut begun, mut rested) = (None::<(u64, Loan)>, None::<(u64, Loan)>);
+        let used: u32 = words.iter().map(|word| self.lent(*word, now)).sum();
         let mut room = 0;
         for (cell, &word) in words.iter().take(self.cells()).enumerate() {
             let folded = self.folded(words, cell, now);
@@ -106,7 +104,10 @@ impl Sliding {
                 rested = Some((last, loan));
             }
         }
-        begun.or(rested).filter(|_| room >= wanted).map(|(_, loan)| loan)
+        begun
+            .or(rested)
+            .filter(|_| room >= wanted && used.saturating_add(wanted) <= self.limit)
+            .map(|(_, loan)| loan)
     }
 
     /// What this cell lends, apart from what is `folded` onto it.
