@@ -53,7 +53,6 @@ impl Ring {
         Self::KNOWN | (u64::from(limit) << 12) | (u64::from(head) << 6) | u64::from(tail)
     }
 
-    #[expect(clippy::cast_possible_truncation, reason = "masked to the bits of each")]
     pub(crate) fn unpack(word: u64) -> Option<Self> {
         let part = |shift: u32| ((word >> shift) & 63) as u8;
         let limit = ((word >> 12) & ((1 << 19) - 1)) as u32;

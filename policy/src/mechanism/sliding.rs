@@ -181,7 +181,6 @@ pub(super) const fn last(word: u64) -> u64 {
     word & !(GRAIN - 1)
 }
 
-#[expect(clippy::cast_possible_truncation, reason = "the low bits are the count")]
 const fn count_of(word: u64) -> u32 {
     (word & (GRAIN - 1)) as u32
 }
