@@ -67,5 +67,7 @@ mod samples;
 mod service;
 #[path = "e2e/shared.rs"]
 mod shared;
+#[path = "e2e/spent.rs"]
+mod spent;
 #[path = "e2e/streaming.rs"]
 mod streaming;

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use sluice_config::Config;
 use sluice_policy::Policy;
 use sluice_policy::decision::{Decision, Event};
-use sluice_policy::facts::Facts;
+use sluice_policy::facts::{Facts, Headers};
 use sluice_policy::flight::{Ending, Flight, Record};
 use sluice_policy::time::Now;
 use sluice_policy::world::{Effect, Signal};
@@ -192,6 +192,11 @@ impl Worker {
             }
         }
         decision
+    }
+
+    /// This head is passed on.
+    pub(crate) fn settle(&self, facts: &Facts<'_>, flight: &mut Flight, response: Headers<'_>) {
+        self.policy.borrow_mut().settle(self.now_cached(), facts, flight, response);
     }
 
     pub(crate) fn end(&self, flight: Flight, ending: Ending) -> Record {
