@@ -32,7 +32,6 @@ use crate::ledger::boards::{BOARDS_MAX, Boards};
 use crate::ledger::leases::Leases;
 use crate::ledger::places::Places;
 use crate::ledger::table::{Refused, Table, Words};
-use crate::mechanism::breaker::{Force, View};
 use crate::mechanism::gcra::{Gcra, Level, NEVER, ticks, ticks_of};
 use crate::mechanism::meter::{Meter, Single, Spent};
 use crate::plan::{EndpointKey, UpstreamKey};
@@ -151,17 +150,6 @@ impl Ledger {
         }
     }
 
-    /// How busy the machine is: its processors in thousandths, and its load average over a minute,
-    /// in thousandths too. Once a second or so.
-    pub fn weigh(&self, cpu_permille: u32, load_permille: u32) {
-        self.gauges.weigh(cpu_permille, load_permille);
-    }
-
-    /// Requests in progress over all workers, a tick ago.
-    pub fn in_flight(&self) -> u32 {
-        self.gauges.in_flight()
-    }
-
     /// How many keys there is room for.
     pub fn capacity(&self) -> usize {
         self.buckets.capacity()
@@ -180,22 +168,6 @@ impl Ledger {
     /// Permits that are out, over all workers.
     pub fn permits(&self) -> u64 {
         self.counts.values().map(|value| u64::from(count(value))).sum()
-    }
-
-    /// How the breaker of this upstream or endpoint stands; None when it has none.
-    pub fn breaker(&self, key: BreakerKey, now: Instant) -> Option<View> {
-        let id = self.boards.find(key.0)?;
-        Some(self.boards.at(id).view(now))
-    }
-
-    /// Takes a breaker out of its own judgement until then, or gives it back (None). False when
-    /// there is no such breaker.
-    pub fn force(&self, key: BreakerKey, now: Instant, force: Option<(Force, Instant)>) -> bool {
-        let found = self.boards.find(key.0);
-        if let Some(id) = found {
-            self.boards.at(id).force(now, force);
-        }
-        found.is_some()
     }
 
     /// Makes room for sliding windows, before a request needs it.
@@ -274,6 +246,36 @@ impl Ledger {
                         return Ok((From::Overflow(place, spent.word), spent));
                     }
                 }
+            }
+        }
+    }
+
+    /// Takes `cost` more whatever there is, into debt if need be: of a bucket at most as much again
+    /// as it holds, of a window without bound. What is left then; None when nothing was taken.
+    pub(crate) fn charge(
+        &self,
+        clock: Now,
+        key: CountKey,
+        meter: Meter,
+        cost: u32,
+    ) -> Option<Level> {
+        let single = match meter {
+            Meter::Bucket(gcra) => Single::Gcra(gcra),
+            Meter::Fixed(fixed) => Single::Fixed(fixed),
+            Meter::Queue(_) | Meter::Sliding(_) => return None,
+        };
+        let overflow = shared_key(key, self.shared);
+        let charge = |word| {
+            let now = self.now(clock.at);
+            let next = single.charge(word, now, clock, cost);
+            (Some(next), single.level(next, now, clock))
+        };
+        match self.buckets.update(key.hash, &Own { ledger: self, clock, overflow }, charge) {
+            Ok((_, level)) => Some(level),
+            Err(Refused::Contended) => None,
+            Err(Refused::Full) => {
+                let words = Shared { now: self.now(clock.at) };
+                self.overflow.update(overflow, &words, charge).ok().map(|(_, level)| level)
             }
         }
     }
@@ -375,9 +377,9 @@ impl Ledger {
         match (single.take(word, now, clock, cost), single) {
             (Ok((next, level)), _) => (Some(next), Ok(spent((next, level)))),
             (Err(_), Single::Gcra(gcra)) if corrects && overdrawn(word, now, gcra) => {
-                let empty = gcra.empty(now);
-                let refusal = single.take(empty, now, clock, cost).map(spent);
-                (Some(empty), refusal)
+                let lowest = gcra.lowest(now);
+                let refusal = single.take(lowest, now, clock, cost).map(spent);
+                (Some(lowest), refusal)
             }
             (Err(wait), Single::Gcra(_) | Single::Fixed(_)) => (None, Err(wait)),
         }
@@ -396,7 +398,7 @@ impl Ledger {
 /// Left by a slower rate. Under this one, nobody waits longer than an empty bucket takes: taking
 /// sees to that, and refuses.
 fn overdrawn(full_at: u64, now: u64, gcra: Gcra) -> bool {
-    full_at > gcra.empty(now) + ticks_of(OWED_SLACK)
+    full_at > gcra.lowest(now) + ticks_of(OWED_SLACK)
 }
 
 /// Over by every worker's clock: none is judged by a time more than a grain before this one.
@@ -488,3 +490,5 @@ const fn step(value: u64) -> u64 {
 
 #[cfg(test)]
 mod tests;
+#[cfg(test)]
+mod window_tests;

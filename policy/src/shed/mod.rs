@@ -167,6 +167,19 @@ impl Shed {
     }
 }
 
+impl Ledger {
+    /// How busy the machine is: its processors in thousandths, and its load average over a minute,
+    /// in thousandths too. Once a second or so.
+    pub fn weigh(&self, cpu_permille: u32, load_permille: u32) {
+        self.gauges.weigh(cpu_permille, load_permille);
+    }
+
+    /// Requests in progress over all workers, a tick ago.
+    pub fn in_flight(&self) -> u32 {
+        self.gauges.in_flight()
+    }
+}
+
 /// How the gates before upstreams stand, for operators.
 pub fn gates<'a>(plan: &'a Plan, ledger: &Ledger) -> impl Iterator<Item = (&'a str, View)> {
     plan.upstreams().iter().filter_map(|upstream| {
