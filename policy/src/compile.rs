@@ -24,9 +24,11 @@ const IDLE: Duration = Duration::from_secs(60);
 const KEEPALIVE: Duration = Duration::from_secs(30);
 const ROUTE_TIMEOUT: Duration = Duration::from_secs(10);
 const CONNECTIONS: u32 = 64;
+const LABELS_MAX: usize = 16;
+const LABEL_MAX: usize = 64;
 
 pub(crate) fn compile(draft: Draft) -> Result<Plan, Vec<Problem>> {
-    let mut work = Work::default();
+    let mut work = Work { zone: draft.zone, ..Work::default() };
     for (name, spec) in draft.upstreams {
         work.upstream(name, spec);
     }
@@ -56,6 +58,7 @@ struct Work {
     upstreams: Vec<Upstream>,
     replies: Vec<Reply>,
     endpoints: usize,
+    zone: Option<String>,
     problems: Vec<Problem>,
 }
 
@@ -95,8 +98,11 @@ impl Work {
             *sum += u64::from(weight);
             Some(*sum)
         });
+        let balance = spec.balance.compile(&format!("{path}.balance"), &mut self.problems);
+        let near = endpoints.iter().filter(|e| e.near).count();
         let spread = Spread {
-            balance: spec.balance,
+            balance,
+            zoned: spec.prefer_zone && near > 0 && near < endpoints.len(),
             turn: turn(&weights),
             sums: sums.collect(),
             first: self.endpoints,
@@ -161,13 +167,35 @@ impl Work {
                 let message = format!("`{}` is already servers[{first}]", server.addr);
                 self.problem(&path, message, "write each server once, with a `weight`");
             }
+            self.labels(&server, &path);
+            let zone = server.labels.get("zone");
             endpoints.push(Endpoint {
                 key: EndpointKey::of(&[name, &server.addr]),
+                near: zone.is_some() && zone == self.zone.as_ref(),
                 address: server.addr,
                 weight: server.weight,
+                labels: server.labels,
             });
         }
         endpoints
+    }
+
+    fn labels(&mut self, server: &ServerSpec, path: &str) {
+        if server.labels.len() > LABELS_MAX {
+            let message = format!("{} labels", server.labels.len());
+            self.problem(&format!("{path}.labels"), message, "at most 16");
+        }
+        for (name, value) in &server.labels {
+            let path = format!("{path}.labels.{name}");
+            if !is_name(name) || name.bytes().any(|b| b.is_ascii_uppercase()) {
+                let hint = "a name is lower case letters, digits, - and _";
+                self.problem(&path, "not the name of a label".to_owned(), hint);
+            }
+            if value.is_empty() || value.len() > LABEL_MAX || value.contains(char::is_control) {
+                let message = format!("`{}` is not a label", value.escape_debug());
+                self.problem(&path, message, "write 1 to 64 characters");
+            }
+        }
     }
 
     fn route(&mut self, name: String, key: RouteKey, spec: RouteSpec, path: &str) -> Option<Route> {

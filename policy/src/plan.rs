@@ -2,6 +2,7 @@
 
 use core::hash::Hasher;
 use core::time::Duration;
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use siphasher::sip::SipHasher13;
@@ -10,13 +11,13 @@ use crate::admit::Rules;
 use crate::admit::bound::Promise;
 use crate::admit::rate_limit::Limits;
 use crate::degrade::Fallback;
-use crate::draft::Balance;
 use crate::draft::retry::Retry;
 use crate::facts::Facts;
 use crate::health::Check;
 use crate::ledger::BreakerKey;
 use crate::mechanism::lease::Terms;
 use crate::route::Table;
+use crate::steer::balance::Rule;
 use crate::steer::guard::Resilience;
 
 macro_rules! id {
@@ -143,7 +144,9 @@ pub struct Upstream {
 /// How requests are spread over the endpoints, worked out ahead.
 #[derive(Debug)]
 pub(crate) struct Spread {
-    pub(crate) balance: Balance,
+    pub(crate) balance: Rule,
+    /// Some servers are in the gateway's own zone and some are not, and that matters.
+    pub(crate) zoned: bool,
     /// Endpoints (by place in the upstream) in the order of smooth weighted round robin, one turn.
     pub(crate) turn: Box<[u16]>,
     /// Sums of weights up to and including each endpoint.
@@ -166,6 +169,9 @@ pub struct Endpoint {
     /// As written: `host:port`.
     pub address: String,
     pub weight: u32,
+    pub labels: BTreeMap<String, String>,
+    /// In the gateway's own zone.
+    pub(crate) near: bool,
 }
 
 /// A reply that the operator wrote.

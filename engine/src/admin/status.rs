@@ -129,6 +129,7 @@ pub(super) async fn config(State(room): State<Room>) -> Json<Value> {
                     json!({
                         "server": endpoint.address,
                         "weight": endpoint.weight,
+                        "labels": endpoint.labels,
                         "addresses": addresses,
                     })
                 })

@@ -5,8 +5,8 @@
 //! lock, and a reload or a worker's successor finds everything as it was. When all places are
 //! taken, a new key gets none, and its breaker lets everything through.
 
-use core::sync::atomic::AtomicU64;
 use core::sync::atomic::Ordering::{Acquire, SeqCst};
+use core::sync::atomic::{AtomicU32, AtomicU64};
 
 use crate::mechanism::breaker::Board;
 use crate::mechanism::window::Window;
@@ -27,6 +27,8 @@ struct Slot {
     board: Board,
     /// Requests, and retries as what is bad of them.
     budget: Window,
+    /// Requests under way, where balancing has to know.
+    load: AtomicU32,
 }
 
 /// A board that exists.
@@ -63,6 +65,10 @@ impl Boards {
 
     pub(crate) fn budget(&self, id: BoardId) -> &Window {
         &self.0[id.0].budget
+    }
+
+    pub(crate) fn load(&self, id: BoardId) -> &AtomicU32 {
+        &self.0[id.0].load
     }
 
     fn walk(&self, key: u64) -> impl Iterator<Item = BoardId> {

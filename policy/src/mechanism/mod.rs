@@ -3,10 +3,12 @@
 pub(crate) mod breaker;
 pub(crate) mod calendar;
 pub mod dice;
+pub(crate) mod ewma;
 pub(crate) mod fixed;
 pub(crate) mod gcra;
 pub mod lease;
 pub(crate) mod meter;
 pub(crate) mod ranges;
+pub(crate) mod rendezvous;
 pub(crate) mod sliding;
 pub(crate) mod window;

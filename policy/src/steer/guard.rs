@@ -1,5 +1,6 @@
 //! Breakers of upstreams and endpoints, as one worker holds them.
 
+use core::sync::atomic::AtomicU32;
 use core::time::Duration;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -62,6 +63,11 @@ impl Guard {
 
     pub(crate) fn board(&self) -> &Board {
         self.boards.at(self.id)
+    }
+
+    /// Requests under way over all workers, where they are counted.
+    pub(crate) fn load(&self) -> &AtomicU32 {
+        self.boards.load(self.id)
     }
 
     /// One more request, of which a part may be retried.
