@@ -137,10 +137,12 @@ impl Work {
             Breaker { rule, failures }
         };
         let whole = breaker.as_ref().map(|spec| compile(spec, &format!("{path}.breaker")));
-        let (own, max, panic) = match eject {
-            None if breaker.is_some() => (None, None, None),
+        let (own, max, panic, outliers) = match eject {
+            None if breaker.is_some() => (None, None, None, false),
             None | Some(EjectSpec::Off) => return Resilience { breaker: whole, eject: None },
-            Some(EjectSpec::On { breaker, max, panic }) => (breaker, max, panic),
+            Some(EjectSpec::On { breaker, max, panic, outliers }) => {
+                (breaker, max, panic, outliers)
+            }
         };
         let each = own.map(|spec| compile(&spec, &format!("{path}.eject.breaker")));
         let each = each.or_else(|| whole.clone());
@@ -150,6 +152,7 @@ impl Work {
             breaker: each,
             out_max: (servers * max / 1_000_000).max(1),
             panic: panic.unwrap_or(Ratio(500_000)),
+            outliers,
         };
         // To take out the only one would leave none.
         Resilience { breaker: whole, eject: (servers > 1).then_some(eject) }

@@ -3,6 +3,7 @@
 
 pub mod balance;
 pub mod breaker;
+pub mod over;
 pub mod retry;
 
 use core::fmt;

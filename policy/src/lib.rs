@@ -214,7 +214,10 @@ impl Policy {
                 self.ledger.force(breaker, now.at, force);
             }
             Signal::Vitals { out } => self.steer.heed(&self.plan, now.at, out),
-            Signal::Switches(switches) => self.switches = switches.clone(),
+            Signal::Switches(switches) => {
+                self.steer.drain(&self.plan, now.at, &switches.drained);
+                self.switches = switches.clone();
+            }
             // Nothing that decides listens to these yet.
             Signal::Members { .. } | Signal::Probed { .. } | Signal::Pressure { .. } => {}
         }

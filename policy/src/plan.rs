@@ -235,6 +235,12 @@ impl Plan {
         })
     }
 
+    /// The endpoint of that upstream with that server, as written.
+    pub fn endpoint(&self, upstream: &str, server: &str) -> Option<&Endpoint> {
+        let upstream = self.upstreams.iter().find(|it| it.name == upstream)?;
+        upstream.endpoints.iter().find(|it| it.address == server)
+    }
+
     /// The files that hold bodies of replies. Whoever may open files gives what they hold to
     /// [`Plan::supply`].
     pub fn files(&self) -> Vec<String> {

@@ -8,7 +8,7 @@ use crate::ledger::BreakerKey;
 use crate::plan::{EndpointKey, UpstreamKey};
 use crate::time::Instant;
 
-pub use crate::mechanism::breaker::{Force, State, View};
+pub use crate::mechanism::breaker::{Cause, Force, State, Thresholds, View};
 
 /// News from outside.
 #[derive(Clone, Copy, Debug)]

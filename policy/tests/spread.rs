@@ -193,7 +193,7 @@ fn a_slow_server_gets_less_and_one_that_is_quick_again_comes_back() {
         let keys = keys(&plan);
         let mut night = Night::new(&plan, 4, seed);
         let slow = keys[0];
-        let mut pass = |night: &mut Night, time: u64, ms: u64| {
+        let pass = |night: &mut Night, time: u64, ms: u64| {
             let before = night.calls.len();
             let mut react = |key: EndpointKey, _: Instant, dice: &mut Dice| {
                 well(if key == slow { ms } else { 10 } + dice.below(5))
@@ -244,7 +244,7 @@ fn the_own_zone_first_then_its_part_and_the_rest_by_weight() {
         let plan = plan("x", ZONES, &format!("{balance}\nhealth = {{}}"));
         let keys = keys(&plan);
         let mut node = Node::new(&plan, 1);
-        let mut counts = |node: &mut Node| {
+        let counts = |node: &mut Node| {
             let mut counts: BTreeMap<EndpointKey, i64> = BTreeMap::new();
             (0..8000).for_each(|i| *counts.entry(node.ask(0, &i.to_string())).or_default() += 1);
             keys.iter().map(|key| counts.get(key).copied().unwrap_or(0)).collect::<Vec<_>>()

@@ -30,7 +30,7 @@ use crate::ledger::blocks::{Blocks, Loans};
 use crate::ledger::boards::{BOARDS_MAX, Boards};
 use crate::ledger::leases::Leases;
 use crate::ledger::table::{Refused, Table, Words};
-use crate::mechanism::breaker::{Force, View};
+use crate::mechanism::breaker::{Force, Thresholds, View};
 use crate::mechanism::gcra::{Gcra, Level, NEVER, ticks, ticks_of};
 use crate::mechanism::meter::{Meter, Single, Spent};
 use crate::plan::{EndpointKey, UpstreamKey};
@@ -171,6 +171,16 @@ impl Ledger {
         let found = self.boards.find(key.0);
         if let Some(id) = found {
             self.boards.at(id).force(now, force);
+        }
+        found.is_some()
+    }
+
+    /// Other thresholds of a breaker until then, or those that are written (None). False when
+    /// there is no such breaker.
+    pub fn tune(&self, key: BreakerKey, wanted: Option<(Thresholds, Instant)>) -> bool {
+        let found = self.boards.find(key.0);
+        if let Some(id) = found {
+            self.boards.at(id).tune(wanted);
         }
         found.is_some()
     }

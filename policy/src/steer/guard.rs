@@ -36,6 +36,8 @@ pub(crate) struct Eject {
     pub(crate) breaker: Breaker,
     /// The most endpoints that are out at once, as a number of them.
     pub(crate) out_max: usize,
+    /// Those that fail far oftener than others are, too.
+    pub(crate) outliers: bool,
     pub(crate) panic: Ratio,
 }
 
@@ -125,10 +127,11 @@ pub(crate) enum Verdict {
 }
 
 impl Breaker {
-    pub(crate) fn outcome(&self, verdict: Verdict) -> Outcome {
+    pub(crate) fn outcome(&self, board: &Board, verdict: Verdict, now: Instant) -> Outcome {
         match verdict {
             Verdict::Responded { status, took, timed } => {
-                let slow = self.rule.slow.is_some_and(|(slow, _)| timed && took > slow);
+                let slow = board.slow(&self.rule, now);
+                let slow = timed && slow.is_some_and(|slow| took > slow);
                 match (self.failures.status(status), slow) {
                     (true, _) => Outcome::Bad,
                     (false, true) => Outcome::Slow,

@@ -4,6 +4,7 @@ pub(crate) mod balance;
 pub(crate) mod guard;
 pub(crate) mod hash;
 pub(crate) mod order;
+mod outlier;
 mod search;
 mod zone;
 
@@ -58,6 +59,8 @@ pub(crate) struct Seats {
     taken: Cell<u32>,
     /// Its health says: send it nothing.
     out: Cell<bool>,
+    /// So does the operator.
+    drained: Cell<bool>,
     /// It came back then, and is getting its share by and by.
     back: Cell<Option<Instant>>,
     /// How long its responses take.
@@ -74,6 +77,8 @@ pub(crate) struct Turn {
     far_ppm: Cell<u32>,
     /// So few servers are in that nobody's health counts.
     panic: Cell<bool>,
+    /// When outliers were last looked for.
+    judged: Cell<u64>,
 }
 
 /// One endpoint of one upstream, by their places in a plan.
@@ -123,7 +128,9 @@ impl Steer {
             let each = upstream.endpoints.iter();
             wards.extend(each.map(|endpoint| watched.then(|| guard(endpoint.key.0)).flatten()));
         }
-        Rc::new(Pinned { plan, seats, turns, guards: guards.into(), wards: wards.into() })
+        let pinned = Pinned { plan, seats, turns, guards: guards.into(), wards: wards.into() };
+        pinned.prepare();
+        Rc::new(pinned)
     }
 
     /// Forgets what no plan that is still in use names.
@@ -164,6 +171,17 @@ impl Steer {
             let fit = places.filter(fit).count() as u64;
             turn.panic.set(fit * 1_000_000 < all * u64::from(check.panic_ppm));
         }
+    }
+
+    /// The operator keeps requests from these endpoints, and from no others.
+    pub(crate) fn drain(&self, plan: &Pinned, now: Instant, drained: &[EndpointKey]) {
+        for (key, seats) in &self.seats {
+            let is = drained.contains(key);
+            if seats.drained.replace(is) && !is {
+                seats.back.set(Some(now));
+            }
+        }
+        plan.survey(now);
     }
 
     /// An endpoint that is in and has not failed this flight, or, when there is none and `again`,
@@ -281,7 +299,7 @@ impl Steer {
         let Permits { upstream, endpoint } = permits;
         if let (Some(permit), Some((guard, breaker))) = (upstream, plan.breaker(spot.upstream)) {
             let mut judge = Judge { rule: &breaker.rule, now, dice: &mut self.dice };
-            let outcome = breaker.outcome(verdict);
+            let outcome = breaker.outcome(guard.board(), verdict, now);
             guard.board().settle(&mut judge, &guard.local, permit, outcome, &|| true);
         }
         if let (Some(permit), Some((sound, guard))) = (endpoint, plan.sound(spot, now))
@@ -289,7 +307,7 @@ impl Steer {
         {
             let breaker = &eject.breaker;
             let mut judge = Judge { rule: &breaker.rule, now, dice: &mut self.dice };
-            let outcome = breaker.outcome(verdict);
+            let outcome = breaker.outcome(guard.board(), verdict, now);
             let may = || sound.may_eject(spot.endpoint);
             guard.board().settle(&mut judge, &guard.local, permit, outcome, &may);
         }
@@ -339,6 +357,7 @@ impl Steer {
                 let may = || it.may_eject(endpoint);
                 guard.board().tick(&mut judge, &guard.local, &may);
             }
+            self.judge_outliers(&it);
         }
         plan.survey(now);
     }
@@ -349,6 +368,22 @@ impl Steer {
 }
 
 impl Pinned {
+    /// Makes room for what breakers count, before a request needs it.
+    fn prepare(&self) {
+        for (upstream, guard) in self.plan.upstreams.iter().zip(&self.guards) {
+            let (whole, eject) = (&upstream.resilience.breaker, &upstream.resilience.eject);
+            if let (Some(guard), Some(breaker)) = (guard, whole) {
+                guard.board().prepare(&breaker.rule);
+            }
+            let wards = self.wards.iter().skip(upstream.spread.first);
+            for ward in wards.take(upstream.endpoints.len()).flatten() {
+                if let Some(eject) = eject {
+                    ward.board().prepare(&eject.breaker.rule);
+                }
+            }
+        }
+    }
+
     pub(crate) fn guard(&self, id: UpstreamId) -> Option<&Guard> {
         self.guards.get(id.index())?.as_deref()
     }
@@ -419,7 +454,8 @@ impl Pinned {
     /// Its health lets it be sent requests, or the upstream is in panic.
     fn is_fit(&self, spot: Spot) -> bool {
         let panic = || self.turns.get(spot.upstream.index()).is_some_and(|turn| turn.panic.get());
-        self.seats_at(spot).is_none_or(|seats| !seats.out.get()) || panic()
+        let Some(seats) = self.seats_at(spot) else { return true };
+        !seats.drained.get() && (!seats.out.get() || panic())
     }
 
     /// How long, in nanoseconds, it has been back; for good when it never was out.

@@ -91,7 +91,8 @@ impl<'a> Search<'a> {
     fn out(&self, besides: Option<u16>) -> usize {
         let endpoints = (0_u16..).zip(&self.upstream.endpoints).map(|(e, _)| e);
         let others = endpoints.filter(|e| Some(*e) != besides);
-        let unwell = |e: u16| self.seats(e).is_some_and(|seats| seats.out.get());
+        let unwell =
+            |e: u16| self.seats(e).is_some_and(|seats| seats.out.get() || seats.drained.get());
         others.filter(|e| unwell(*e) || self.is_ejected(*e)).count()
     }
 
