@@ -15,6 +15,7 @@ use crate::recover::{Reach, Remedy, idempotent, remedy, within_budget};
 use crate::shed::Priority;
 use crate::steer::Spot;
 use crate::steer::guard::{Permits, Verdict as Outcome, timed};
+use crate::steer::hash::affinity;
 use crate::time::Now;
 
 impl Policy {
@@ -33,6 +34,7 @@ impl Policy {
                 return over(flight, answer);
             }
         }
+        flight.tries.affinity = affinity(&plan, route, facts);
         let ask = Ask { now, facts, route: route.key, ledger: &self.ledger, limits: &plan.limits };
         match self.chain.check(&ask, &plan.rules, id, flight) {
             Verdict::Pass if !flight.delay.is_zero() => {

@@ -110,6 +110,8 @@ pub(crate) struct Tries {
     /// A connection that was found dead has been replaced once.
     pub(crate) refreshed: bool,
     pub(crate) last: Option<Spot>,
+    /// What the request is known by, where that decides where it goes.
+    pub(crate) affinity: Option<u64>,
     failed: [u16; Self::FAILED_MAX],
     failed_len: u8,
 }

@@ -244,8 +244,11 @@ impl Policy {
                 self.ledger.force(breaker, now.at, force);
             }
             Signal::Vitals { out } => self.steer.heed(&self.plan, now.at, out),
-            Signal::Switches(switches) => self.switches = switches.clone(),
             Signal::Pressure { lag } => self.shed.lagged(lag),
+            Signal::Switches(switches) => {
+                self.steer.drain(&self.plan, now.at, &switches.drained);
+                self.switches = switches.clone();
+            }
             // Nothing that decides listens to these yet.
             Signal::Members { .. } | Signal::Probed { .. } => {}
         }

@@ -71,5 +71,7 @@ mod service;
 mod shared;
 #[path = "e2e/spent.rs"]
 mod spent;
+#[path = "e2e/steering.rs"]
+mod steering;
 #[path = "e2e/streaming.rs"]
 mod streaming;

@@ -1,5 +1,6 @@
 //! Breakers of upstreams and endpoints, as one worker holds them.
 
+use core::sync::atomic::AtomicU32;
 use core::time::Duration;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -36,6 +37,8 @@ pub(crate) struct Eject {
     pub(crate) breaker: Breaker,
     /// The most endpoints that are out at once, as a number of them.
     pub(crate) out_max: usize,
+    /// Those that fail far oftener than others are, too.
+    pub(crate) outliers: bool,
     pub(crate) panic: Ratio,
 }
 
@@ -63,6 +66,11 @@ impl Guard {
 
     pub(crate) fn board(&self) -> &Board {
         self.boards.at(self.id)
+    }
+
+    /// Requests under way over all workers, where they are counted.
+    pub(crate) fn load(&self) -> &AtomicU32 {
+        self.boards.load(self.id)
     }
 
     /// One more request, of which a part may be retried.
@@ -122,10 +130,11 @@ pub(crate) enum Verdict {
 }
 
 impl Breaker {
-    pub(crate) fn outcome(&self, verdict: Verdict) -> Outcome {
+    pub(crate) fn outcome(&self, board: &Board, verdict: Verdict, now: Instant) -> Outcome {
         match verdict {
             Verdict::Responded { status, took, timed } => {
-                let slow = self.rule.slow.is_some_and(|(slow, _)| timed && took > slow);
+                let slow = board.slow(&self.rule, now);
+                let slow = timed && slow.is_some_and(|slow| took > slow);
                 match (self.failures.status(status), slow) {
                     (true, _) => Outcome::Bad,
                     (false, true) => Outcome::Slow,
