@@ -90,7 +90,7 @@ impl Key {
     pub(crate) fn stable(&self, facts: &Facts<'_>, route: RouteKey) -> Option<u64> {
         let mut hasher = SipHasher13Short::new();
         let found = self.0.iter().map(|part| part.write(&mut hasher, facts, route));
-        let found = found.fold(false, |any, found| any || found);
+        let found = found.fold(false, |any, found| any | found);
         found.then(|| hasher.finish())
     }
 

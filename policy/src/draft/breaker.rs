@@ -203,7 +203,7 @@ impl BreakerSpec {
             errors: if any { self.errors } else { Some(half) },
             slow: self.slow.map(|slow| (slow.0, self.slow_share.unwrap_or(half))),
             consecutive: self.consecutive,
-            requests_min: self.min_requests.unwrap_or(20.min(calls.unwrap_or(20))).max(1),
+            requests_min: self.min_requests.unwrap_or_else(|| 20.min(calls.unwrap_or(20))).max(1),
             bucket: span(self.over.and_then(Over::time), Duration::from_secs(10)) / BUCKETS,
             calls,
             open,

@@ -60,7 +60,7 @@ static LOG2: [u64; 257] = {
     let mut table = [0; 257];
     let mut i = 0;
     while i < 256 {
-        table[i as usize] = log2_of(256 + i);
+        table[i] = log2_of(256 + i as u64);
         i += 1;
     }
     table[256] = 1 << FRACTION;

@@ -103,15 +103,15 @@ fn end(worker: &mut Policy, now: Now, flight: Flight) {
     assert!(record.attempts <= 2 + RETRIES, "too many calls");
 }
 
-/// A plan with every filter on a route of that match text; None when the text is not one.
-fn plan(matches: &str) -> Option<Plan> {
+/// An upstream with every mechanism on.
+fn upstream() -> UpstreamSpec {
     let server = |addr: &str, weight| ServerSpec {
         addr: addr.to_owned(),
         weight,
         labels: BTreeMap::from([("zone".to_owned(), addr.to_owned())]),
     };
     let key = Some(vec!["header:x".to_owned()]);
-    let upstream = UpstreamSpec {
+    UpstreamSpec {
         servers: vec![server("10.0.0.1:80", 1), server("10.0.0.2:80", 3)],
         balance: BalanceSpec { kind: Balance::Hash, key, ..BalanceSpec::default() },
         prefer_zone: true,
@@ -126,7 +126,11 @@ fn plan(matches: &str) -> Option<Plan> {
         eject: None,
         adaptive: Some(AdaptiveSpec::On(Bounds::default())),
         health: Some(HealthSpec::default()),
-    };
+    }
+}
+
+/// A plan with every filter on a route of that match text; None when the text is not one.
+fn plan(matches: &str) -> Option<Plan> {
     let route = RouteSpec {
         matches: matches.to_owned(),
         also: WhereSpec::default(),
@@ -163,7 +167,7 @@ fn plan(matches: &str) -> Option<Plan> {
     let draft = Draft {
         shed: crate::shed::spec::ShedSpec::default(),
         zone: Some("10.0.0.1:80".to_owned()),
-        upstreams: vec![("a".to_owned(), upstream)],
+        upstreams: vec![("a".to_owned(), upstream())],
         limits: vec![
             ("fine".to_owned(), limit(keys)),
             ("ip".to_owned(), limit(Vec::new())),

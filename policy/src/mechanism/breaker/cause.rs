@@ -34,7 +34,6 @@ impl Cause {
         kind << (2 * BITS) | part(a) << BITS | part(b)
     }
 
-    #[expect(clippy::cast_possible_truncation, reason = "masked to thirty bits")]
     pub(super) fn unpack(word: u64) -> Option<Self> {
         let (a, b) = ((word >> BITS & MASK) as u32, (word & MASK) as u32);
         match word >> (2 * BITS) {

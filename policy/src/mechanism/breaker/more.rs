@@ -32,7 +32,7 @@ impl Board {
     /// From when on a call is slow.
     pub(crate) fn slow(&self, rule: &Rule, now: Instant) -> Option<Duration> {
         let tuned = self.tuned(now).and_then(|(it, _)| it.slow);
-        tuned.or(rule.slow.map(|(slow, _)| slow))
+        tuned.or_else(|| rule.slow.map(|(slow, _)| slow))
     }
 
     /// What the operator wants until then; None gives it back its own judgement, closed.

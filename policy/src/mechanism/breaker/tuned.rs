@@ -37,8 +37,8 @@ const STREAK_BITS: u32 = 24;
 
 impl Thresholds {
     pub(super) fn over(&self, rule: &Rule) -> Rule {
-        let share = self.slow_share.or(rule.slow.map(|(_, share)| share)).unwrap_or(HALF);
-        let slow = self.slow.or(rule.slow.map(|(slow, _)| slow));
+        let share = self.slow_share.or_else(|| rule.slow.map(|(_, share)| share)).unwrap_or(HALF);
+        let slow = self.slow.or_else(|| rule.slow.map(|(slow, _)| slow));
         Rule {
             errors: self.errors.or(rule.errors),
             slow: slow.map(|slow| (slow, share)),
