@@ -9,7 +9,7 @@ use sluice_policy::facts::Facts;
 use sluice_policy::flight::{Ending, Finish, Flight};
 
 use crate::http::answer::Page;
-use crate::http::{ClientFault, Exchange, Sent, Told};
+use crate::http::{ClientFault, Exchange, Sent, Told, while_there};
 use crate::runtime;
 use crate::upstream::response::Response;
 use crate::upstream::{self, Called};
@@ -24,7 +24,7 @@ pub(crate) async fn serve<X: Exchange>(worker: &Rc<Worker>, exchange: &mut X) {
         event = match guard.decide(&exchange.facts(), event) {
             Decision::Call(call) => {
                 if let Some(refused) = response.take() {
-                    Response::discard(refused, worker);
+                    discard(worker, exchange, refused).await;
                 }
                 match upstream::call(worker, exchange, guard.flight(), call).await {
                     Called::Responded(head) => {
@@ -38,8 +38,8 @@ pub(crate) async fn serve<X: Exchange>(worker: &Rc<Worker>, exchange: &mut X) {
             }
             Decision::Relay => break relay(exchange, guard.flight(), response.take()).await,
             Decision::Answer(answer) => {
-                if let Some(response) = response.take() {
-                    response.discard(worker);
+                if let Some(refused) = response.take() {
+                    discard(worker, exchange, refused).await;
                 }
                 let flight = guard.flight();
                 let id = exchange.passport().request_id(exchange.head());
@@ -47,8 +47,11 @@ pub(crate) async fn serve<X: Exchange>(worker: &Rc<Worker>, exchange: &mut X) {
                 break exchange.answer(&page, told(flight)).await;
             }
             Decision::Wait(until) => {
-                runtime::sleep(until.since(worker.now().at)).await;
-                Event::Woke
+                let over = runtime::sleep(until.since(worker.now().at));
+                match while_there(exchange, over).await {
+                    Some(()) => Event::Woke,
+                    None => break Sent::GONE,
+                }
             }
             // Nothing is stored yet, and no fact is learnt later than with the head.
             Decision::Serve(_) => Event::Missed,
@@ -65,6 +68,14 @@ async fn excuse<X: Exchange>(exchange: &mut X, fault: ClientFault) -> Sent {
     let mut page = Page::problem(status, code, id);
     page.close = true;
     exchange.answer(&page, Told::default()).await
+}
+
+/// Nobody wants that response. What is still being sent for it comes home.
+async fn discard<X: Exchange>(worker: &Worker, exchange: &mut X, mut refused: Response) {
+    if let Some(uploaded) = refused.settle_upload().await {
+        exchange.give_body(uploaded.source);
+    }
+    refused.discard(worker);
 }
 
 async fn relay<X: Exchange>(exchange: &mut X, flight: &Flight, response: Option<Response>) -> Sent {

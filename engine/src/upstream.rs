@@ -2,6 +2,7 @@
 
 pub(crate) mod connection;
 pub(crate) mod pool;
+mod queue;
 pub(crate) mod response;
 pub(crate) mod upload;
 
@@ -20,12 +21,13 @@ use sluice_policy::plan::Route;
 use crate::buffer::{HEADROOM, SMALL};
 use crate::http::body::Encoder;
 use crate::http::parse::{self, ResponseHead, Scan, Scanned};
-use crate::http::{ClientFault, Exchange, Pending, write};
+use crate::http::{ClientFault, Exchange, Pending, while_there, write};
 use crate::runtime::{self, SPARE};
 use crate::sweep::Until;
 use crate::worker::Worker;
 use connection::Connection;
 use pool::Pool;
+use queue::Given;
 use response::Response;
 use upload::{Upload, UploadFault, Uploaded};
 
@@ -58,10 +60,17 @@ pub(crate) async fn call<X: Exchange>(
         return failed(exchange, Failure::Connect);
     };
     // It can't be sent again when the connection turns out to be dead.
-    let once = !idempotent(exchange.head().method()) || exchange.body() == Pending::Coming;
-    let connection = match connect(worker, &pool, call, once).await {
-        Ok(connection) => connection,
-        Err(failure) => return failed(exchange, failure),
+    let kept = match exchange.head().body {
+        Body::Empty => true,
+        Body::Length(n) => n <= u64::from(call.keep),
+        Body::Unknown => false,
+    };
+    let once =
+        !idempotent(exchange.head().method()) || exchange.body() == Pending::Coming && !kept;
+    let connection = match while_there(exchange, connect(worker, &pool, call, once)).await {
+        Some(Ok(connection)) => connection,
+        Some(Err(failure)) => return failed(exchange, failure),
+        None => return Called::Client(ClientFault::Gone),
     };
     let Some(route) = flight.route() else {
         return failed(exchange, Failure::Connect);
@@ -96,7 +105,16 @@ async fn connect(
     } else if let Some(connection) = pool.take(once) {
         return Ok(connection);
     }
-    let place = pool.place().ok_or(Failure::PoolFull)?;
+    let place = match pool.place() {
+        Some(place) => place,
+        None => match queue::wait(worker, pool, call.queue).await.ok_or(Failure::PoolFull)? {
+            Given::Place(place) => place,
+            Given::Connection(mut connection, _) => match connection.is_fit(once) && !call.fresh {
+                true => return Ok(connection),
+                false => connection.into_place(),
+            },
+        },
+    };
     let left = call.deadline.since(worker.now().at).min(call.connect);
     Connection::open(worker, place, left).await.map_err(|e| match e.kind() {
         io::ErrorKind::TimedOut => Failure::ConnectTimeout,
@@ -139,7 +157,7 @@ impl<X: Exchange> Attempt<'_, X> {
         if let Pending::Whole(body) = pending {
             out.extend_from_slice(body);
         }
-        let coming = pending == Pending::Coming;
+        let coming = matches!(pending, Pending::Coming | Pending::Again);
         let Some(mut writer) = self.connection.writer.take() else { return };
         let Self { worker, connection, call, .. } = self;
         let watched = || connection.watch.set(worker.now_cached().at, call.idle, Until::Both);
@@ -168,7 +186,7 @@ impl<X: Exchange> Attempt<'_, X> {
             Body::Empty | Body::Length(_) => Encoder::Plain,
             Body::Unknown => Encoder::Chunked,
         };
-        let Some(source) = self.exchange.take_body(self.body_bytes_max) else { return };
+        let Some(source) = self.exchange.take_body(self.body_bytes_max, self.call.keep) else { return };
         let Some(writer) = self.connection.writer.take() else {
             self.exchange.give_body(source);
             return;

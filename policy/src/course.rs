@@ -8,10 +8,10 @@ use crate::admit::{Ask, Verdict};
 use crate::decision::{Answer, Call, Decision, Failure};
 use crate::degrade::{self, Cause};
 use crate::draft::retry::Retry;
-use crate::facts::{Body, Facts};
+use crate::facts::Facts;
 use crate::flight::{Attempt, Finish, Flight, Otherwise, Phase, Step};
-use crate::plan::{Plan, Route, RouteId, Target, UpstreamId};
-use crate::recover::{Reach, Remedy, idempotent, remedy, within_budget};
+use crate::plan::{Plan, Route, RouteId, Target, Upstream, UpstreamId};
+use crate::recover::{Reach, Remedy, idempotent, is_kept, remedy, within_budget};
 use crate::steer::Spot;
 use crate::steer::guard::{Permits, Verdict as Outcome, timed};
 use crate::time::Now;
@@ -200,7 +200,7 @@ impl Policy {
         if let Some((_, route)) = routed(&plan, flight)
             && route.retry.on.status(status)
             && flight.tries.retries < route.retry.max
-            && facts.body == Body::Empty
+            && is_kept(flight, facts.body)
             && idempotent(facts.method)
             && let Some(Attempt { spot, .. }) = stand(flight)
         {
@@ -252,6 +252,8 @@ impl Policy {
             upstream: spot.upstream,
             endpoint: endpoint.key,
             fresh,
+            keep: flight.keep,
+            queue: queue_wait(flight, route, upstream).min(left),
             connect: upstream.timeouts.connect,
             first_byte: first_byte.unwrap_or(left),
             idle: upstream.timeouts.idle,
@@ -263,6 +265,19 @@ impl Policy {
 fn routed<'a>(plan: &'a Plan, flight: &Flight) -> Option<(RouteId, &'a Route)> {
     let id = flight.route?;
     Some((id, plan.route(id)?))
+}
+
+/// How long to wait at a full pool: not at all, when there is a server that could be asked instead.
+fn queue_wait(flight: &Flight, route: &Route, upstream: &Upstream) -> Duration {
+    if upstream.queue_wait.is_zero() || flight.tries.retries >= route.retry.max {
+        return upstream.queue_wait;
+    }
+    let here = flight.tries.last.map(|spot| spot.endpoint);
+    let open = |e: &u16| Some(*e) != here && !flight.tries.failed(*e);
+    match (0_u16..).zip(&upstream.endpoints).any(|(e, _)| open(&e)) {
+        true => Duration::ZERO,
+        false => upstream.queue_wait,
+    }
 }
 
 /// The attempt, if there is one, has left its endpoint; its permits are yet to be given back.

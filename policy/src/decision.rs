@@ -58,6 +58,11 @@ pub struct Call {
     pub endpoint: EndpointKey,
     /// Do not reuse an idle connection: the last one was found dead.
     pub fresh: bool,
+    /// Keep up to so many bytes of a body while they are sent, so that they could be sent again. A
+    /// request whose stated length fits can be, whatever comes of the call.
+    pub keep: u32,
+    /// When every connection is in use, wait this long for one to come back.
+    pub queue: Duration,
     /// Give up connecting after this long.
     pub connect: Duration,
     /// Give up when the response's head has not come this long after the request was sent.

@@ -44,6 +44,8 @@ pub struct UpstreamSpec {
     /// The most connections a worker holds to one server; a request that finds none free is
     /// answered 503. Default 64.
     pub connections: Option<u32>,
+    /// Let a few requests wait for a connection instead, first come, first served. Default: none.
+    pub queue: Option<QueueSpec>,
     /// An idle connection is closed after this long. Keep it below the server's own. Default 30s.
     pub keepalive: Option<Span>,
     /// How long to wait for a server.
@@ -58,6 +60,17 @@ pub struct UpstreamSpec {
     pub eject: Option<EjectSpec>,
     /// Ask the servers how they are, and send nothing to those that are not well.
     pub health: Option<HealthSpec>,
+}
+
+/// Requests that find every connection in use and wait for one.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(deny_unknown_fields, default)]
+pub struct QueueSpec {
+    /// The most that wait, for each worker and server. Default 16.
+    pub max: Option<u32>,
+    /// How long they wait before they are answered 503. Default 50ms.
+    pub wait: Option<Span>,
 }
 
 /// One server. Its text form is its address alone, with weight 1.

@@ -107,6 +107,7 @@ impl Policy {
             phase,
             stage: 0,
             asked: None,
+            keep: recover::keep(route.and_then(|id| self.plan.route(id)), facts),
             tries: Tries::default(),
             attempt: None,
             permit: None,

@@ -5,6 +5,8 @@
 
 #[path = "e2e/admin.rs"]
 mod admin;
+#[path = "e2e/again.rs"]
+mod again;
 #[path = "e2e/algorithms.rs"]
 mod algorithms;
 #[path = "e2e/balance.rs"]
@@ -67,3 +69,5 @@ mod service;
 mod shared;
 #[path = "e2e/streaming.rs"]
 mod streaming;
+#[path = "e2e/waiting.rs"]
+mod waiting;

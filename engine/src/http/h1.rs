@@ -1,6 +1,7 @@
 //! HTTP/1.0 and 1.1 towards clients: one connection, one request after the other.
 
 mod exchange;
+mod kept;
 mod source;
 
 use std::net::{IpAddr, SocketAddr};
@@ -38,6 +39,9 @@ pub(crate) struct Connection {
     head: Head,
     passport: Option<Passport>,
     body: BodyState,
+    /// The body as far as it came, while it may have to be sent again; and up to what length.
+    kept: Option<kept::Rest>,
+    keep: u32,
     /// Bytes that came while a request was in progress, behind [`HEADROOM`]: what follows
     /// `head.text`.
     ahead: Option<Vec<u8>>,
@@ -132,6 +136,8 @@ impl Connection {
             head,
             passport: None,
             body: BodyState::Nothing,
+            kept: None,
+            keep: 0,
             ahead: None,
             pipelined: false,
             ended: false,
@@ -283,6 +289,7 @@ impl Connection {
 
     /// Get ready for the next request, if there is to be one.
     async fn finish(&mut self) -> After {
+        self.let_go();
         self.passport = None;
         if self.closing || self.ended && !self.has_more() {
             return self.last();
@@ -334,7 +341,7 @@ impl Connection {
 
     /// Read a body that nobody took to its end, if that is not far.
     async fn drain(&mut self) -> bool {
-        let Some(mut source) = self.take_body(Some(DRAIN_BYTES)) else { return false };
+        let Some(mut source) = self.take_body(Some(DRAIN_BYTES), 0) else { return false };
         let worker = Rc::clone(&self.worker);
         loop {
             let mut spare = Some(worker.buffers.large());
@@ -357,6 +364,14 @@ impl Connection {
                     return false;
                 }
             }
+        }
+    }
+
+    /// The request will not be sent again.
+    fn let_go(&mut self) {
+        self.keep = 0;
+        if let Some(rest) = self.kept.take() {
+            rest.release(&self.worker.buffers);
         }
     }
 

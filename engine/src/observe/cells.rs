@@ -55,6 +55,10 @@ pub(crate) struct Cells {
     pub(crate) upstream_reused: Cell,
     /// Idle connections closed because the other side closed, or sent what nobody asked for.
     pub(crate) upstream_idle_closed: Cell,
+    /// Requests that wait for a connection of a full pool now, that ever did, and in vain.
+    pub(crate) pool_waiting: Cell,
+    pub(crate) pool_waits: Cell,
+    pub(crate) pool_waits_timed_out: Cell,
     /// Attempts after the first.
     pub(crate) retries: Cell,
     /// Responses that broke off after their head.

@@ -40,15 +40,18 @@ type Read = fn(&Cells) -> &Cell;
 /// Name, help text, and where it is counted.
 type Figure = (&'static str, &'static str, Read);
 
-const GAUGES: [Figure; 3] = [
+const GAUGES: [Figure; 4] = [
     ("sluice_connections_open", "Client connections open now.", |c| &c.connections_open),
     ("sluice_requests_in_flight", "Requests begun and not ended.", |c| &c.in_flight),
     ("sluice_upstream_connections_open", "Connections to upstreams open now.", |c| {
         &c.upstream_connections_open
     }),
+    ("sluice_pool_waiting", "Requests that wait for a connection of a full pool now.", |c| {
+        &c.pool_waiting
+    }),
 ];
 
-const COUNTERS: [Figure; 13] = [
+const COUNTERS: [Figure; 15] = [
     ("sluice_connections_total", "Client connections accepted.", |c| &c.connections_total),
     ("sluice_connections_refused_total", "Client connections refused at a bound.", |c| {
         &c.connections_refused
@@ -70,6 +73,10 @@ const COUNTERS: [Figure; 13] = [
     }),
     ("sluice_upstream_idle_closed_total", "Idle connections that the upstream ended.", |c| {
         &c.upstream_idle_closed
+    }),
+    ("sluice_pool_waits_total", "Requests that waited at a full pool.", |c| &c.pool_waits),
+    ("sluice_pool_waits_timed_out_total", "Waits at a full pool that were in vain.", |c| {
+        &c.pool_waits_timed_out
     }),
     ("sluice_upstream_cut_total", "Responses that broke off after their head.", |c| {
         &c.upstream_cut

@@ -81,6 +81,18 @@ impl Connection {
         self.reader.armed() && self.reader.poll_read(&mut nobody).is_pending()
     }
 
+    /// Whether it may carry a request. `certain`: as of now, and not as of when the ring was last
+    /// looked at; for a request that can't be sent again.
+    pub(crate) fn is_fit(&mut self, certain: bool) -> bool {
+        self.is_quiet() && (!certain || self.watch.is_silent())
+    }
+
+    /// Close it, and keep its place in the pool.
+    pub(crate) fn into_place(self: Box<Self>) -> Place {
+        let Self { place, .. } = *self;
+        place
+    }
+
     /// The armed read. The buffer holds [`HEADROOM`] in front.
     pub(crate) fn poll_read(&mut self, cx: &mut Context<'_>) -> Poll<(io::Result<usize>, Vec<u8>)> {
         self.reader.poll_read(cx)

@@ -6,6 +6,7 @@
 //! under the same conditions, after a moment and within a budget.
 
 use crate::decision::{Answer, Failure};
+use crate::facts::{Body, Facts};
 use crate::flight::{Flight, Step};
 use crate::plan::{Route, UpstreamId};
 use crate::time::Now;
@@ -40,6 +41,27 @@ pub(crate) fn remedy(failure: Failure, repeatable: bool, refreshed: bool) -> Rem
 /// may do anything.
 pub fn idempotent(method: &str) -> bool {
     matches!(method, "GET" | "HEAD" | "OPTIONS" | "TRACE" | "PUT" | "DELETE")
+}
+
+/// How much of a request's body is worth keeping: none where nothing would send it again, or when
+/// not all of it could be kept.
+pub(crate) fn keep(route: Option<&Route>, facts: &Facts<'_>) -> u32 {
+    let Some(route) = route else { return 0 };
+    let most = match (facts.body, route.retry.keep()) {
+        (Body::Empty, _) | (_, 0) => return 0,
+        (Body::Length(n), most) if n > u64::from(most) => return 0,
+        (Body::Length(_) | Body::Unknown, most) => most,
+    };
+    if idempotent(facts.method) { most } else { 0 }
+}
+
+/// Whether a request can be sent again after a response has come: when all of it is surely here.
+pub(crate) fn is_kept(flight: &Flight, body: Body) -> bool {
+    match body {
+        Body::Empty => true,
+        Body::Length(n) => n <= u64::from(flight.keep),
+        Body::Unknown => false,
+    }
 }
 
 /// Where a request may go.

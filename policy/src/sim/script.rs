@@ -106,6 +106,7 @@ fn plan(matches: &str) -> Option<Plan> {
         servers: vec![server("10.0.0.1:80", 1), server("10.0.0.2:80", 3)],
         balance: Balance::P2c,
         connections: None,
+        queue: None,
         keepalive: None,
         timeout: TimeoutSpec::default(),
         breaker: Some(BreakerSpec {
