@@ -65,8 +65,7 @@ pub(crate) async fn call<X: Exchange>(
         Body::Length(n) => n <= u64::from(call.keep),
         Body::Unknown => false,
     };
-    let once =
-        !idempotent(exchange.head().method()) || exchange.body() == Pending::Coming && !kept;
+    let once = !idempotent(exchange.head().method()) || exchange.body() == Pending::Coming && !kept;
     let connection = match while_there(exchange, connect(worker, &pool, call, once)).await {
         Some(Ok(connection)) => connection,
         Some(Err(failure)) => return failed(exchange, failure),
@@ -153,7 +152,10 @@ impl<X: Exchange> Attempt<'_, X> {
         let expects = head.expects && pending == Pending::Coming;
         let mut out = self.worker.buffers.small();
         let passport = self.exchange.passport();
-        write::request(&mut out, head, passport, &route.rewrite, &pool.name, expects);
+        let left = self.call.deadline.since(self.worker.now_cached().at).min(self.call.first_byte);
+        let current = self.worker.current();
+        let deadline = current.config.server.deadline_header.as_ref().map(|header| (header, left));
+        write::request(&mut out, head, passport, &route.rewrite, &pool.name, expects, deadline);
         if let Pending::Whole(body) = pending {
             out.extend_from_slice(body);
         }
@@ -186,7 +188,9 @@ impl<X: Exchange> Attempt<'_, X> {
             Body::Empty | Body::Length(_) => Encoder::Plain,
             Body::Unknown => Encoder::Chunked,
         };
-        let Some(source) = self.exchange.take_body(self.body_bytes_max, self.call.keep) else { return };
+        let Some(source) = self.exchange.take_body(self.body_bytes_max, self.call.keep) else {
+            return;
+        };
         let Some(writer) = self.connection.writer.take() else {
             self.exchange.give_body(source);
             return;

@@ -7,7 +7,9 @@ use crate::admit::Rules;
 use crate::admit::rate_limit::Limits;
 use crate::degrade::{Fallback, FallbackSpec, Source};
 use crate::draft::breaker::{BreakerSpec, EjectSpec};
-use crate::draft::{Draft, QueueSpec, RedirectSpec, RespondSpec, RouteSpec, ServerSpec, UpstreamSpec};
+use crate::draft::{
+    Draft, QueueSpec, RedirectSpec, RespondSpec, RouteSpec, ServerSpec, UpstreamSpec,
+};
 use crate::header;
 use crate::health::Check;
 use crate::plan::{

@@ -117,7 +117,7 @@ impl Policy {
     fn wait(&mut self, now: Now, flight: &mut Flight, route: &Route, spot: Spot) -> Decision {
         let number = flight.tries.retries.saturating_add(1);
         let until = now.at + self.steer.jitter(Retry::backoff(number));
-        if number > route.retry.max || until >= flight.arrived + route.timeout {
+        if number > route.retry.max || until >= flight.deadline {
             return give_up(flight);
         }
         if !within_budget(now, flight, route, spot.upstream) {
@@ -233,7 +233,7 @@ impl Policy {
         permits: Permits,
         fresh: bool,
     ) -> Decision {
-        let deadline = flight.arrived + route.timeout;
+        let deadline = flight.deadline;
         let left = deadline.since(now.at);
         let plan = Rc::clone(&flight.plan);
         let there = (plan.upstream(spot.upstream), plan.endpoint(spot));

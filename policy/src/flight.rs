@@ -27,6 +27,8 @@ pub struct Flight {
     pub(crate) stage: u8,
     /// The stage and the need of the last `Learn`.
     pub(crate) asked: Option<(u8, Need)>,
+    /// Until when a response's head must have come, over all attempts.
+    pub(crate) deadline: Instant,
     /// Bytes of body to keep so that it could be sent again.
     pub(crate) keep: u32,
     pub(crate) tries: Tries,

@@ -100,6 +100,7 @@ impl Policy {
             Hit::Method => (None, Phase::Misplaced),
             Hit::None => (None, Phase::New),
         };
+        let found = route.and_then(|id| self.plan.route(id));
         Flight {
             plan: Rc::clone(&self.plan),
             arrived: now.at,
@@ -107,7 +108,8 @@ impl Policy {
             phase,
             stage: 0,
             asked: None,
-            keep: recover::keep(route.and_then(|id| self.plan.route(id)), facts),
+            deadline: recover::deadline(now, found, facts),
+            keep: recover::keep(found, facts),
             tries: Tries::default(),
             attempt: None,
             permit: None,

@@ -21,6 +21,8 @@ mod ceilings;
 mod commands;
 #[path = "e2e/counted.rs"]
 mod counted;
+#[path = "e2e/deadlines.rs"]
+mod deadlines;
 #[path = "e2e/degrade.rs"]
 mod degrade;
 #[path = "e2e/duplex.rs"]

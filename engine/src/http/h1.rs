@@ -15,7 +15,7 @@ use super::answer::Page;
 use super::head::Head;
 use super::parse::{self, BadHead, Scan, Scanned};
 use super::write::{Passport, ResponseExtras};
-use super::{ClientFault, Exchange, answer, forward};
+use super::{ClientFault, Exchange, answer, deadline, forward};
 use crate::buffer::HEADROOM;
 use crate::proxy;
 use crate::runtime::{Reader, SPARE, Socket, Writer};
@@ -257,6 +257,9 @@ impl Connection {
         };
         self.closing = !self.head.keep_alive;
         self.current.strip_identity(&mut self.head);
+        if let Some(header) = &self.current.config.server.deadline_header {
+            deadline::read(&mut self.head, header);
+        }
         let trusted = &self.current.config.server.trusted_proxies;
         let from = forward::client(self.peer, self.head.headers(), trusted);
         self.passport = Some(Passport::new(&self.worker.ids, &self.head, self.peer, from));

@@ -4,6 +4,7 @@
 pub(crate) mod answer;
 pub(crate) mod body;
 mod chunk;
+pub(crate) mod deadline;
 mod fields;
 pub(crate) mod forward;
 pub(crate) mod h1;

@@ -5,11 +5,13 @@
 //! 9.2.2), and every byte of the request is still there. And where the route's `retries` ask for it,
 //! under the same conditions, after a moment and within a budget.
 
+use core::time::Duration;
+
 use crate::decision::{Answer, Failure};
 use crate::facts::{Body, Facts};
 use crate::flight::{Flight, Step};
 use crate::plan::{Route, UpstreamId};
-use crate::time::Now;
+use crate::time::{Instant, Now};
 
 /// What to do about a failed attempt. The answer is for when that cannot be done.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -41,6 +43,12 @@ pub(crate) fn remedy(failure: Failure, repeatable: bool, refreshed: bool) -> Rem
 /// may do anything.
 pub fn idempotent(method: &str) -> bool {
     matches!(method, "GET" | "HEAD" | "OPTIONS" | "TRACE" | "PUT" | "DELETE")
+}
+
+/// When a request is over, whatever is being tried: the client may have less time than the route.
+pub(crate) fn deadline(now: Now, route: Option<&Route>, facts: &Facts<'_>) -> Instant {
+    let timeout = route.map_or(Duration::ZERO, |route| route.timeout);
+    now.at + facts.patience.map_or(timeout, |patience| patience.min(timeout))
 }
 
 /// How much of a request's body is worth keeping: none where nothing would send it again, or when

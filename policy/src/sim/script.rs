@@ -263,6 +263,7 @@ impl Written {
             headers: Headers::new(self.text.as_bytes(), &self.fields),
             head_bytes: self.head_bytes,
             body: self.body,
+            patience: None,
             identity: None,
         }
     }

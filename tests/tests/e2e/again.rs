@@ -3,7 +3,8 @@
 use sluice_tests::{Config, Origin, Sluice, origin};
 
 const ROUTE: &str = "retries = { on = [\"reset\", \"503\"] }";
-const ILL: &str = "HTTP/1.1 503 Service Unavailable\r\nContent-Length: 3\r\n\r\nill";
+const ILL: &str =
+    "HTTP/1.1 503 Service Unavailable\r\nConnection: close\r\nContent-Length: 3\r\n\r\nill";
 
 fn body(length: usize) -> Vec<u8> {
     (0..length).map(|i| b'a' + u8::try_from(i % 26).unwrap_or(0)).collect()
