@@ -41,6 +41,7 @@ use crate::facts::Facts;
 use crate::flight::{Ending, Flight, Otherwise, Phase, Record, Tries};
 use crate::ledger::Ledger;
 use crate::plan::Plan;
+use crate::recover::hedge::Paces;
 use crate::recover::idempotent;
 use crate::route::Hit;
 use crate::steer::{Pinned, Steer};
@@ -55,6 +56,7 @@ pub struct Policy {
     chain: Chain,
     steer: Steer,
     switches: Switches,
+    paces: Paces,
     in_flight: u32,
     /// A flight has been parked since the last poll.
     parked: bool,
@@ -76,6 +78,7 @@ impl Policy {
             chain: Chain::default(),
             steer,
             switches: Switches::default(),
+            paces: Paces::default(),
             in_flight: 0,
             parked: false,
             latest: Instant::default(),
@@ -87,6 +90,7 @@ impl Policy {
         if plan.limits.slide() {
             self.ledger.prepare();
         }
+        self.paces.forget(&plan);
         self.plan = self.steer.pin(plan);
         self.steer.forget();
     }
@@ -112,6 +116,9 @@ impl Policy {
             keep: recover::keep(found, facts),
             tries: Tries::default(),
             attempt: None,
+            second: None,
+            hedge: flight::Hedge::None,
+            pace: self.paces.of(found, facts),
             permit: None,
             limit: None,
             violated: None,
@@ -149,6 +156,17 @@ impl Policy {
             (Phase::Calling, Event::Failed { failure, replayable }) => {
                 self.recover(now, flight, failure, replayable && idempotent(facts.method))
             }
+            (Phase::Calling, Event::Slow) => self.slow(now, flight),
+            (Phase::Racing, Event::Responded { status }) => {
+                self.outrun(now, flight);
+                self.responded(now, facts, flight, status)
+            }
+            (Phase::Racing, Event::Overtaken { status }) => {
+                self.overtaken(now, facts, flight, status)
+            }
+            (Phase::Racing, Event::Fell { second, failure }) => {
+                self.fell(now, flight, second, failure)
+            }
             (Phase::Waiting, Event::Woke) => self.woke(now, flight),
             // A caller that brings an event out of order is told so, and the request is over.
             (
@@ -158,12 +176,16 @@ impl Policy {
                 | Phase::Parked
                 | Phase::Queued
                 | Phase::Calling
+                | Phase::Racing
                 | Phase::Waiting
                 | Phase::Over,
                 Event::Arrived
                 | Event::Learned
                 | Event::Responded { .. }
                 | Event::Failed { .. }
+                | Event::Slow
+                | Event::Overtaken { .. }
+                | Event::Fell { .. }
                 | Event::Woke
                 | Event::Missed,
             ) => over(flight, Answer::problem(500, "event.unexpected")),
@@ -194,6 +216,7 @@ impl Policy {
             upstream: last.map(|spot| spot.upstream),
             endpoint: last.and_then(|spot| flight.plan.endpoint(spot)).map(|e| e.key),
             attempts: flight.tries.calls,
+            hedge: flight.hedge,
             arrived: flight.arrived,
             took: now.at.since(flight.arrived),
             answer: flight.answer,

@@ -37,6 +37,8 @@ mod files;
 mod framing;
 #[path = "e2e/health.rs"]
 mod health;
+#[path = "e2e/hedging.rs"]
+mod hedging;
 #[path = "e2e/journal.rs"]
 mod journal;
 #[path = "e2e/judged.rs"]

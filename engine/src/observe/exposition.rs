@@ -51,7 +51,7 @@ const GAUGES: [Figure; 4] = [
     }),
 ];
 
-const COUNTERS: [Figure; 15] = [
+const COUNTERS: [Figure; 17] = [
     ("sluice_connections_total", "Client connections accepted.", |c| &c.connections_total),
     ("sluice_connections_refused_total", "Client connections refused at a bound.", |c| {
         &c.connections_refused
@@ -81,7 +81,9 @@ const COUNTERS: [Figure; 15] = [
     ("sluice_upstream_cut_total", "Responses that broke off after their head.", |c| {
         &c.upstream_cut
     }),
-    ("sluice_retries_total", "Attempts after the first.", |c| &c.retries),
+    ("sluice_retries_total", "Attempts after the first, but for hedges.", |c| &c.retries),
+    ("sluice_hedges_total", "Requests sent to a second server, too.", |c| &c.hedges),
+    ("sluice_hedges_won_total", "Hedges that answered first.", |c| &c.hedges_won),
     ("sluice_panics_total", "Connection tasks that panicked and were caught.", |c| &c.panics),
     ("sluice_access_log_lines_total", "Access log lines made by the workers.", |c| &c.log_lines),
     ("sluice_access_log_dropped_lines_total", "Lines dropped: the writer was behind.", |c| {

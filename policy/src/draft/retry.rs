@@ -21,6 +21,7 @@ pub struct RetrySpec {
     pub budget: Option<Ratio>,
     pub per_try: Option<Span>,
     pub body: Option<ByteSize>,
+    pub hedge: bool,
 }
 
 /// What a route does about failed attempts.
@@ -35,6 +36,8 @@ pub(crate) struct Retry {
     pub(crate) per_try: Option<Duration>,
     /// The longest body that is kept to be sent again.
     pub(crate) body: u32,
+    /// What takes long is sent to a second server as well.
+    pub(crate) hedge: bool,
 }
 
 impl Retry {
@@ -78,7 +81,7 @@ impl RetrySpec {
             problem(format!("{path}.body"), "too much to be kept".to_owned(), hint);
         }
         let (body, per_try) = (body.unwrap_or(0), self.per_try.map(|span| span.0));
-        Retry { max, on, budget: self.budget.unwrap_or(BUDGET), per_try, body }
+        Retry { max, on, budget: self.budget.unwrap_or(BUDGET), per_try, body, hedge: self.hedge }
     }
 }
 
@@ -116,10 +119,10 @@ impl<'de> Visitor<'de> for RetryVisitor {
     }
 
     fn visit_map<A: de::MapAccess<'de>>(self, map: A) -> Result<RetrySpec, A::Error> {
-        let RetryTable { max, on, budget, per_try, body } =
+        let RetryTable { max, on, budget, per_try, body, hedge } =
             RetryTable::deserialize(MapAccessDeserializer::new(map))?;
         let default = || ["reset", "502", "503", "504"].map(str::to_owned).to_vec();
-        Ok(RetrySpec { max, on: Some(on.unwrap_or_else(default)), budget, per_try, body })
+        Ok(RetrySpec { max, on: Some(on.unwrap_or_else(default)), budget, per_try, body, hedge })
     }
 }
 
@@ -142,6 +145,10 @@ struct RetryTable {
     /// The longest body that is kept while it is sent, so that it can be sent again. At most, and
     /// by default, 64KiB.
     body: Option<ByteSize>,
+    /// Send a GET or HEAD that takes longer than 95% of the route's do to a second server as well,
+    /// and take the answer that comes first. At most 5% of the requests, within `budget`.
+    #[serde(default)]
+    hedge: bool,
 }
 
 #[cfg(feature = "schema")]

@@ -7,6 +7,7 @@ pub(crate) mod fixed;
 pub(crate) mod gcra;
 pub mod lease;
 pub(crate) mod meter;
+pub(crate) mod pace;
 pub(crate) mod ranges;
 pub(crate) mod sliding;
 pub(crate) mod window;

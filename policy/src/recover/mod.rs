@@ -5,6 +5,8 @@
 //! 9.2.2), and every byte of the request is still there. And where the route's `retries` ask for it,
 //! under the same conditions, after a moment and within a budget.
 
+pub(crate) mod hedge;
+
 use core::time::Duration;
 
 use crate::decision::{Answer, Failure};

@@ -55,7 +55,7 @@ pub fn play(bytes: &[u8]) -> u64 {
                 let event = script.event();
                 let decision = workers[*worker].decide(now, &facts.facts(), flight, event);
                 calls += u64::from(matches!(decision, Decision::Call(_)));
-                assert!(flight.tries.calls <= 2 + RETRIES, "too many calls");
+                assert!(flight.tries.calls <= 3 + RETRIES, "too many calls");
             }
             5 if !open.is_empty() => {
                 let (worker, flight) = open.swap_remove(pick % open.len());
@@ -96,7 +96,7 @@ pub fn play(bytes: &[u8]) -> u64 {
 fn end(worker: &mut Policy, now: Now, flight: Flight) {
     let ending = Ending { status: None, bytes_in: 0, bytes_out: 0, finish: Finish::ClientGone };
     let record = worker.end(now, flight, ending);
-    assert!(record.attempts <= 2 + RETRIES, "too many calls");
+    assert!(record.attempts <= 3 + RETRIES, "too many calls");
 }
 
 /// A plan with every filter on a route of that match text; None when the text is not one.
@@ -127,6 +127,7 @@ fn plan(matches: &str) -> Option<Plan> {
         retries: Some(RetrySpec {
             max: Some(RETRIES),
             on: Some(vec!["5xx".to_owned(), "reset".to_owned()]),
+            hedge: true,
             ..RetrySpec::default()
         }),
         fallback: Some(FallbackSpec::default()),
@@ -196,7 +197,7 @@ impl Script<'_> {
     fn event(&mut self) -> Event {
         let (kind, replayable) = (self.byte(), self.byte().is_multiple_of(2));
         let failed = |failure| Event::Failed { failure, replayable };
-        match kind % 25 {
+        match kind % 29 {
             0..=9 => Event::Arrived,
             10 => Event::Learned,
             11 => Event::Woke,
@@ -208,6 +209,9 @@ impl Script<'_> {
             20 | 21 => failed(Failure::Stale),
             22 => failed(Failure::Broken),
             23 => failed(Failure::Malformed),
+            24 => Event::Slow,
+            25 => Event::Overtaken { status: 200 },
+            26 => Event::Fell { second: replayable, failure: Failure::Broken },
             _ => failed(Failure::TimedOut),
         }
     }
