@@ -80,7 +80,10 @@ pub(crate) fn warnings(
         let message = "every client may claim to be another".to_owned();
         warn("server.trusted_proxies", message, "name the networks of your own proxies");
     }
-    lint::findings(document).into_iter().for_each(|(path, what, hint)| warn(&path, what, &hint));
+    let workers = server.workers.0.map(|workers| u32::from(workers.get()));
+    lint::findings(document, workers)
+        .into_iter()
+        .for_each(|(path, what, hint)| warn(&path, what, &hint));
     found.into_iter().map(|fault| document.problem(fault, Severity::Warning)).collect()
 }
 
@@ -108,4 +111,4 @@ fn used<'d>(document: &'d Document<'_>) -> BTreeSet<(&'static str, &'d str)> {
 
 /// Keys of a route that are about what is sent to an upstream.
 const FORWARDING: &[&str] =
-    &["timeout", "retries", "strip_prefix", "add_prefix", "request_headers"];
+    &["timeout", "client_timeout", "retries", "strip_prefix", "add_prefix", "request_headers"];

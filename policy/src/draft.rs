@@ -58,8 +58,21 @@ pub struct UpstreamSpec {
     /// Whether single servers that fail are taken out: `"on"`, `"off"`, or a table. Default:
     /// `"on"` where there is a `breaker`.
     pub eject: Option<EjectSpec>,
+    /// What is known of the servers. Changes nothing: `sluice check` compares it with the rest.
+    pub backend: Option<BackendSpec>,
     /// Ask the servers how they are, and send nothing to those that are not well.
     pub health: Option<HealthSpec>,
+}
+
+/// What is known of the servers.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(deny_unknown_fields, default)]
+pub struct BackendSpec {
+    /// After how long a server gives up a request.
+    pub timeout: Option<Span>,
+    /// How many requests one server works on at once.
+    pub workers: Option<u32>,
 }
 
 /// Requests that find every connection in use and wait for one.
@@ -126,6 +139,9 @@ pub struct RouteSpec {
     pub respond: Option<RespondSpec>,
     /// Until the response's head has come, over all tries. Default 10s.
     pub timeout: Option<Span>,
+    /// How long clients wait before they give up, as far as is known. Changes nothing: `sluice check`
+    /// compares it with the rest.
+    pub client_timeout: Option<Span>,
     /// How often a request that was never sent is tried again elsewhere, or a table that also says
     /// what else is tried again. Default 1, at most 8.
     pub retries: Option<RetrySpec>,

@@ -24,7 +24,7 @@ fn plan(hedge: bool) -> Arc<Plan> {
         r#"
         [upstream.a]
         servers = ["a:1", "b:1", "c:1"]
-        breaker = {{ errors = "50%", open_for = "2s", probes = 4 }}
+        breaker = {{ errors = "10%", min_requests = 50, open_for = "2s", probes = 4 }}
         [route.r]
         match = "/"
         to = "a"

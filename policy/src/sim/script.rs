@@ -115,6 +115,7 @@ fn plan(matches: &str) -> Option<Plan> {
             ..BreakerSpec::default()
         }),
         eject: None,
+        backend: None,
         health: Some(HealthSpec::default()),
     };
     let route = RouteSpec {
@@ -124,6 +125,7 @@ fn plan(matches: &str) -> Option<Plan> {
         redirect: None,
         respond: None,
         timeout: None,
+        client_timeout: None,
         retries: Some(RetrySpec {
             max: Some(RETRIES),
             on: Some(vec!["5xx".to_owned(), "reset".to_owned()]),
