@@ -6,13 +6,15 @@ use core::time::Duration;
 use sluice_policy::unit::Span;
 
 use crate::document::Document;
+use crate::written::ServerTable;
 
 /// A place, what is odd there, and what to do about it.
 pub(crate) type Finding = (String, String, String);
 
-/// `workers`: of the gateway; None is one per core.
-pub(crate) fn findings(document: &Document<'_>, workers: Option<u32>) -> Vec<Finding> {
+pub(crate) fn findings(document: &Document<'_>, server: &ServerTable) -> Vec<Finding> {
     let mut found = Vec::new();
+    // None is one per core.
+    let workers = server.workers.0.map(|workers| u32::from(workers.get()));
     for (name, route) in document.named("route") {
         let path = format!("route.{name}");
         let route = route.get_ref();

@@ -80,8 +80,7 @@ pub(crate) fn warnings(
         let message = "every client may claim to be another".to_owned();
         warn("server.trusted_proxies", message, "name the networks of your own proxies");
     }
-    let workers = server.workers.0.map(|workers| u32::from(workers.get()));
-    lint::findings(document, workers)
+    lint::findings(document, server)
         .into_iter()
         .for_each(|(path, what, hint)| warn(&path, what, &hint));
     found.into_iter().map(|fault| document.problem(fault, Severity::Warning)).collect()
