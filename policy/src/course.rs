@@ -270,7 +270,7 @@ pub(crate) fn prepare(
         endpoint: endpoint.key,
         fresh: false,
         keep: flight.keep,
-        queue: queue_wait(flight, route, upstream).min(left),
+        queue: queue_wait(flight, route, upstream, spot).min(left),
         connect: upstream.timeouts.connect,
         first_byte,
         idle: upstream.timeouts.idle,
@@ -285,12 +285,11 @@ pub(crate) fn routed<'a>(plan: &'a Plan, flight: &Flight) -> Option<(RouteId, &'
 }
 
 /// How long to wait at a full pool: not at all, when there is a server that could be asked instead.
-fn queue_wait(flight: &Flight, route: &Route, upstream: &Upstream) -> Duration {
+fn queue_wait(flight: &Flight, route: &Route, upstream: &Upstream, here: Spot) -> Duration {
     if upstream.queue_wait.is_zero() || flight.tries.retries >= route.retry.max {
         return upstream.queue_wait;
     }
-    let here = flight.tries.last.map(|spot| spot.endpoint);
-    let open = |e: &u16| Some(*e) != here && !flight.tries.failed(*e);
+    let open = |e: &u16| *e != here.endpoint && !flight.tries.failed(*e);
     match (0_u16..).zip(&upstream.endpoints).any(|(e, _)| open(&e)) {
         true => Duration::ZERO,
         false => upstream.queue_wait,

@@ -33,11 +33,12 @@ use core::time::Duration;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use crate::admit::Chain;
+use crate::admit::rate_limit::settle;
+use crate::admit::{Ask, Chain};
 use crate::course::over;
 use crate::decision::{Answer, Decision, Event};
 use crate::degrade::Switches;
-use crate::facts::Facts;
+use crate::facts::{Facts, Headers};
 use crate::flight::{Ending, Flight, Otherwise, Phase, Record, Tries};
 use crate::ledger::Ledger;
 use crate::plan::Plan;
@@ -189,6 +190,25 @@ impl Policy {
                 | Event::Woke
                 | Event::Missed,
             ) => over(flight, Answer::problem(500, "event.unexpected")),
+        }
+    }
+
+    /// The response that is passed on has this head: limits that take their cost from it are
+    /// charged the rest. Without such limits it does nothing.
+    pub fn settle(
+        &mut self,
+        now: Now,
+        facts: &Facts<'_>,
+        flight: &mut Flight,
+        response: Headers<'_>,
+    ) {
+        let plan = Rc::clone(&flight.plan);
+        let route = flight.route.and_then(|id| Some((plan.rules.limits_of(id)?, plan.route(id)?)));
+        if let Some((rule, route)) = route.filter(|_| plan.limits.follow()) {
+            let now = self.forward(now);
+            let (ledger, limits) = (&*self.ledger, &plan.limits);
+            let ask = Ask { now, facts, route: route.key, ledger, limits };
+            settle(&ask, rule, response, flight);
         }
     }
 

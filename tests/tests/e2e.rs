@@ -61,6 +61,8 @@ mod proxying;
 mod refused;
 #[path = "e2e/resilience.rs"]
 mod resilience;
+#[path = "e2e/rest.rs"]
+mod rest;
 #[path = "e2e/reuse.rs"]
 mod reuse;
 #[path = "e2e/routing.rs"]
@@ -71,6 +73,8 @@ mod samples;
 mod service;
 #[path = "e2e/shared.rs"]
 mod shared;
+#[path = "e2e/spent.rs"]
+mod spent;
 #[path = "e2e/streaming.rs"]
 mod streaming;
 #[path = "e2e/waiting.rs"]

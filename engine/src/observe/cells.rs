@@ -22,6 +22,10 @@ impl Cell {
         self.0.store(self.0.load(Relaxed).saturating_sub(n), Relaxed);
     }
 
+    pub(crate) fn set(&self, value: u64) {
+        self.0.store(value, Relaxed);
+    }
+
     pub(crate) fn value(&self) -> u64 {
         self.0.load(Relaxed)
     }
@@ -31,6 +35,7 @@ impl Cell {
 #[derive(Debug, Default)]
 pub(crate) struct Cells {
     pub(crate) connections_open: Cell,
+    pub(crate) connections_resting: Cell,
     pub(crate) connections_total: Cell,
     /// Refused at the worker's or the client address's bound.
     pub(crate) connections_refused: Cell,

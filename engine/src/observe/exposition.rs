@@ -40,8 +40,11 @@ type Read = fn(&Cells) -> &Cell;
 /// Name, help text, and where it is counted.
 type Figure = (&'static str, &'static str, Read);
 
-const GAUGES: [Figure; 4] = [
+const GAUGES: [Figure; 5] = [
     ("sluice_connections_open", "Client connections open now.", |c| &c.connections_open),
+    ("sluice_connections_resting", "Of these, at rest: without a task and buffers.", |c| {
+        &c.connections_resting
+    }),
     ("sluice_requests_in_flight", "Requests begun and not ended.", |c| &c.in_flight),
     ("sluice_upstream_connections_open", "Connections to upstreams open now.", |c| {
         &c.upstream_connections_open

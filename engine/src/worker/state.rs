@@ -9,7 +9,7 @@ use std::sync::Arc;
 use sluice_config::Config;
 use sluice_policy::Policy;
 use sluice_policy::decision::{Decision, Event};
-use sluice_policy::facts::Facts;
+use sluice_policy::facts::{Facts, Headers};
 use sluice_policy::flight::{Ending, Flight, Hedge, Record};
 use sluice_policy::time::Now;
 use sluice_policy::world::{Effect, Signal};
@@ -20,11 +20,12 @@ use crate::buffer::Buffers;
 use crate::clock::{Clock, WallOffset};
 use crate::http::head::Head;
 use crate::http::parse::{BadHead, HeadRules};
+use crate::http::rest::Resting;
 use crate::http::write::Passport;
 use crate::ids::Ids;
 use crate::observe::cells::{Cells, LimitCells, RouteCells};
 use crate::observe::record::{Lines, Refusal};
-use crate::runtime::Stop;
+use crate::runtime::{Pipes, Stop, Turns};
 use crate::sweep::Sweeper;
 use crate::upstream::pool::Pools;
 
@@ -35,6 +36,9 @@ pub(crate) struct Worker {
     pub(crate) sweeper: Rc<Sweeper>,
     pub(crate) pools: Pools,
     pub(crate) buffers: Buffers,
+    pub(crate) pipes: Pipes,
+    pub(crate) turns: Turns,
+    pub(crate) resting: Resting,
     pub(crate) ids: Ids,
     pub(crate) stop: Stop,
     /// Connections by client address, where they are bounded.
@@ -121,6 +125,9 @@ impl Worker {
             sweeper: Sweeper::new(now.at),
             pools,
             buffers: Buffers::default(),
+            pipes: Pipes::default(),
+            turns: Turns::default(),
+            resting: Resting::default(),
             stop: Stop::default(),
             clients: RefCell::default(),
             policy: RefCell::new(Policy::new(Arc::clone(&config.plan), ledger, ids.draw())),
@@ -188,6 +195,11 @@ impl Worker {
             }
         }
         decision
+    }
+
+    /// This head is passed on.
+    pub(crate) fn settle(&self, facts: &Facts<'_>, flight: &mut Flight, response: Headers<'_>) {
+        self.policy.borrow_mut().settle(self.now_cached(), facts, flight, response);
     }
 
     pub(crate) fn end(&self, flight: Flight, ending: Ending) -> Record {
@@ -269,7 +281,7 @@ impl Worker {
     }
 
     /// Housekeeping. True: drained, nothing is left to do.
-    pub(super) fn tick(&self) -> bool {
+    pub(super) fn tick(self: &Rc<Self>) -> bool {
         let ticks = self.ticks.get().wrapping_add(1);
         self.ticks.set(ticks);
         if ticks.is_multiple_of(WALL_TICKS) {
@@ -277,6 +289,7 @@ impl Worker {
         }
         let now = self.now();
         self.sweeper.sweep(now.at);
+        self.resting.sweep(self, now.at, self.stop.stopped().then_some(DRAIN_IDLE));
         self.policy.borrow_mut().signal(now, Signal::Tick);
         if ticks.is_multiple_of(POOL_TICKS) {
             self.pools.sweep(now.at);

@@ -255,6 +255,36 @@ impl Ledger {
         }
     }
 
+    /// Takes `cost` more whatever there is, into debt if need be: of a bucket at most as much again
+    /// as it holds, of a window without bound. What is left then; None when nothing was taken.
+    pub(crate) fn charge(
+        &self,
+        clock: Now,
+        key: CountKey,
+        meter: Meter,
+        cost: u32,
+    ) -> Option<Level> {
+        let single = match meter {
+            Meter::Bucket(gcra) => Single::Gcra(gcra),
+            Meter::Fixed(fixed) => Single::Fixed(fixed),
+            Meter::Queue(_) | Meter::Sliding(_) => return None,
+        };
+        let overflow = shared_key(key, self.shared);
+        let charge = |word| {
+            let now = self.now(clock.at);
+            let next = single.charge(word, now, clock, cost);
+            (Some(next), single.level(next, now, clock))
+        };
+        match self.buckets.update(key.hash, &Own { ledger: self, clock, overflow }, charge) {
+            Ok((_, level)) => Some(level),
+            Err(Refused::Contended) => None,
+            Err(Refused::Full) => {
+                let words = Shared { now: self.now(clock.at) };
+                self.overflow.update(overflow, &words, charge).ok().map(|(_, level)| level)
+            }
+        }
+    }
+
     /// Whether `take` would succeed now, without taking. It only writes when the limit was changed.
     pub(crate) fn peek(
         &self,
@@ -352,9 +382,9 @@ impl Ledger {
         match (single.take(word, now, clock, cost), single) {
             (Ok((next, level)), _) => (Some(next), Ok(spent((next, level)))),
             (Err(_), Single::Gcra(gcra)) if corrects && overdrawn(word, now, gcra) => {
-                let empty = gcra.empty(now);
-                let refusal = single.take(empty, now, clock, cost).map(spent);
-                (Some(empty), refusal)
+                let lowest = gcra.lowest(now);
+                let refusal = single.take(lowest, now, clock, cost).map(spent);
+                (Some(lowest), refusal)
             }
             (Err(wait), Single::Gcra(_) | Single::Fixed(_)) => (None, Err(wait)),
         }
@@ -373,7 +403,7 @@ impl Ledger {
 /// Left by a slower rate. Under this one, nobody waits longer than an empty bucket takes: taking
 /// sees to that, and refuses.
 fn overdrawn(full_at: u64, now: u64, gcra: Gcra) -> bool {
-    full_at > gcra.empty(now) + ticks_of(OWED_SLACK)
+    full_at > gcra.lowest(now) + ticks_of(OWED_SLACK)
 }
 
 /// Over by every worker's clock: none is judged by a time more than a grain before this one.
@@ -465,3 +495,5 @@ const fn step(value: u64) -> u64 {
 
 #[cfg(test)]
 mod tests;
+#[cfg(test)]
+mod window_tests;

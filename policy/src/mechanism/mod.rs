@@ -9,5 +9,6 @@ pub mod lease;
 pub(crate) mod meter;
 pub(crate) mod pace;
 pub(crate) mod ranges;
+pub(crate) mod ring;
 pub(crate) mod sliding;
 pub(crate) mod window;

@@ -106,7 +106,7 @@ impl Policy {
                 // It would have taken longer still.
                 pace.record(now.at, took);
             }
-            self.settle(now, flight, loser, Verdict::Overtaken { took });
+            self.lost(now, flight, loser, Verdict::Overtaken { took });
         }
         flight.hedge = Hedge::Won;
         flight.tries.last = flight.attempt.as_ref().map(|attempt| attempt.spot);
@@ -118,7 +118,7 @@ impl Policy {
     pub(crate) fn outrun(&mut self, now: Now, flight: &mut Flight) {
         flight.phase = Phase::Calling;
         if let Some(loser) = flight.second.take() {
-            self.settle(now, flight, loser, Verdict::Nothing);
+            self.lost(now, flight, loser, Verdict::Nothing);
         }
     }
 
@@ -146,14 +146,14 @@ impl Policy {
                 | Failure::TimedOut => Verdict::Failed(failure),
             };
             flight.tries.fail(fallen.spot.endpoint);
-            self.settle(now, flight, fallen, verdict);
+            self.lost(now, flight, fallen, verdict);
         }
         flight.tries.last = flight.attempt.as_ref().map(|attempt| attempt.spot);
         flight.phase = Phase::Calling;
         Decision::Await
     }
 
-    fn settle(&mut self, now: Now, flight: &Flight, attempt: Attempt, verdict: Verdict) {
+    fn lost(&mut self, now: Now, flight: &Flight, attempt: Attempt, verdict: Verdict) {
         let Attempt { spot, permits, .. } = attempt;
         flight.plan.stand(spot);
         self.steer.judge(&flight.plan, spot, permits, verdict, now.at);
