@@ -7,7 +7,9 @@ use crate::admit::Rules;
 use crate::admit::rate_limit::Limits;
 use crate::degrade::{Fallback, FallbackSpec, Source};
 use crate::draft::breaker::{BreakerSpec, EjectSpec};
-use crate::draft::{Draft, RedirectSpec, RespondSpec, RouteSpec, ServerSpec, UpstreamSpec};
+use crate::draft::{
+    Draft, QueueSpec, RedirectSpec, RespondSpec, RouteSpec, ServerSpec, UpstreamSpec,
+};
 use crate::header;
 use crate::health::Check;
 use crate::plan::{
@@ -26,6 +28,8 @@ const ROUTE_TIMEOUT: Duration = Duration::from_secs(10);
 const CONNECTIONS: u32 = 64;
 const LABELS_MAX: usize = 16;
 const LABEL_MAX: usize = 64;
+const QUEUE: u32 = 16;
+const QUEUE_WAIT: Duration = Duration::from_millis(50);
 
 pub(crate) fn compile(draft: Draft) -> Result<Plan, Vec<Problem>> {
     let mut work = Work { zone: draft.zone, ..Work::default() };
@@ -91,6 +95,7 @@ impl Work {
             first_byte: timeout(self, "first_byte", spec.timeout.first_byte),
             idle: timeout(self, "idle", spec.timeout.idle).unwrap_or(IDLE),
         };
+        let (queue_max, queue_wait) = self.queue(spec.queue, &format!("{path}.queue"));
         let servers = spec.servers.len();
         let resilience = self.resilience(spec.breaker, spec.eject, servers, &path);
         let endpoints = self.endpoints(&name, spec.servers, &path);
@@ -120,6 +125,8 @@ impl Work {
             name,
             endpoints,
             connections_max: spec.connections.unwrap_or(CONNECTIONS),
+            queue_max,
+            queue_wait,
             keepalive: spec.keepalive.map_or(KEEPALIVE, |span| span.0),
             spread,
             timeouts,
@@ -127,6 +134,16 @@ impl Work {
             adaptive,
             health,
         });
+    }
+
+    fn queue(&mut self, spec: Option<QueueSpec>, path: &str) -> (u32, Duration) {
+        let Some(QueueSpec { max, wait }) = spec else { return (0, Duration::ZERO) };
+        if max == Some(0) {
+            let hint = "write at least 1, or leave `queue` out";
+            self.problem(&format!("{path}.max"), "nobody may wait".to_owned(), hint);
+        }
+        let wait = self.span(&format!("{path}.wait"), wait);
+        (max.unwrap_or(QUEUE), wait.unwrap_or(QUEUE_WAIT))
     }
 
     fn resilience(

@@ -59,6 +59,8 @@ pub struct UpstreamSpec {
     /// The most connections a worker holds to one server; a request that finds none free is
     /// answered 503. Default 64.
     pub connections: Option<u32>,
+    /// Let a few requests wait for a connection instead, first come, first served. Default: none.
+    pub queue: Option<QueueSpec>,
     /// An idle connection is closed after this long. Keep it below the server's own. Default 30s.
     pub keepalive: Option<Span>,
     /// How long to wait for a server.
@@ -74,8 +76,32 @@ pub struct UpstreamSpec {
     /// How many requests of this node may be under way to it at once, learnt from how long answers
     /// take: `"on"`, `"off"`, or a table. What is over it is answered 503. Default `"off"`.
     pub adaptive: Option<AdaptiveSpec>,
+    /// What is known of the servers. Changes nothing: `sluice check` compares it with the rest.
+    pub backend: Option<BackendSpec>,
     /// Ask the servers how they are, and send nothing to those that are not well.
     pub health: Option<HealthSpec>,
+}
+
+/// What is known of the servers.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(deny_unknown_fields, default)]
+pub struct BackendSpec {
+    /// After how long a server gives up a request.
+    pub timeout: Option<Span>,
+    /// How many requests one server works on at once.
+    pub workers: Option<u32>,
+}
+
+/// Requests that find every connection in use and wait for one.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(deny_unknown_fields, default)]
+pub struct QueueSpec {
+    /// The most that wait, for each worker and server. Default 16.
+    pub max: Option<u32>,
+    /// How long they wait before they are answered 503. Default 50ms.
+    pub wait: Option<Span>,
 }
 
 /// One server. Its text form is its address alone, with weight 1.
@@ -119,6 +145,9 @@ pub struct RouteSpec {
     pub respond: Option<RespondSpec>,
     /// Until the response's head has come, over all tries. Default 10s.
     pub timeout: Option<Span>,
+    /// How long clients wait before they give up, as far as is known. Changes nothing: `sluice check`
+    /// compares it with the rest.
+    pub client_timeout: Option<Span>,
     /// How often a request that was never sent is tried again elsewhere, or a table that also says
     /// what else is tried again. Default 1, at most 8.
     pub retries: Option<RetrySpec>,

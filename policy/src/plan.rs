@@ -138,6 +138,10 @@ pub struct Upstream {
     pub endpoints: Vec<Endpoint>,
     /// Pool bound per worker and endpoint.
     pub connections_max: u32,
+    /// The most requests that wait for a connection of one full pool.
+    pub queue_max: u32,
+    /// How long they wait.
+    pub(crate) queue_wait: Duration,
     /// An idle connection is closed after this long.
     pub keepalive: Duration,
     pub(crate) spread: Spread,

@@ -27,7 +27,7 @@ pub(crate) struct Boards(Box<[Slot]>);
 struct Slot {
     key: AtomicU64,
     board: Board,
-    /// Requests, and retries as what is bad of them.
+    /// Requests; retries and hedges as what is bad of them, hedges also as what is slow.
     budget: Window,
     /// Requests under way, where balancing has to know.
     load: AtomicU32,

@@ -192,6 +192,14 @@ impl Board {
         }
     }
 
+    /// Whether it lets everything through and always has, lately.
+    pub(crate) fn is_closed(&self, now: Instant) -> bool {
+        match self.forced(now) {
+            Some(force) => force != Force::Open,
+            None => Word::unpack(self.state.load(SeqCst)).state == State::Closed,
+        }
+    }
+
     /// Leave to try, or when to come again. `throw` is below 100.
     pub(crate) fn admit(&self, judge: &mut Judge<'_>, throw: u64) -> Result<Permit, Refusal> {
         let (rule, now) = (judge.rule, judge.now);

@@ -9,6 +9,7 @@ pub(crate) mod fixed;
 pub(crate) mod gcra;
 pub mod lease;
 pub(crate) mod meter;
+pub(crate) mod pace;
 pub(crate) mod ranges;
 pub(crate) mod rendezvous;
 pub(crate) mod ring;

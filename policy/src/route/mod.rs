@@ -267,6 +267,7 @@ mod tests {
             redirect: None,
             respond: None::<RespondSpec>,
             timeout: None,
+            client_timeout: None,
             retries: None,
             fallback: None,
             group: None,

@@ -59,7 +59,7 @@ pub fn play(bytes: &[u8]) -> u64 {
                 let event = script.event();
                 let decision = workers[*worker].decide(now, &facts.facts(), flight, event);
                 calls += u64::from(matches!(decision, Decision::Call(_)));
-                assert!(flight.tries.calls <= 2 + RETRIES, "too many calls");
+                assert!(flight.tries.calls <= 3 + RETRIES, "too many calls");
             }
             5 if !open.is_empty() => {
                 let (worker, flight) = open.swap_remove(pick % open.len());
@@ -100,7 +100,7 @@ pub fn play(bytes: &[u8]) -> u64 {
 fn end(worker: &mut Policy, now: Now, flight: Flight) {
     let ending = Ending { status: None, bytes_in: 0, bytes_out: 0, finish: Finish::ClientGone };
     let record = worker.end(now, flight, ending);
-    assert!(record.attempts <= 2 + RETRIES, "too many calls");
+    assert!(record.attempts <= 3 + RETRIES, "too many calls");
 }
 
 /// An upstream with every mechanism on.
@@ -116,6 +116,7 @@ fn upstream() -> UpstreamSpec {
         balance: BalanceSpec { kind: Balance::Hash, key, ..BalanceSpec::default() },
         prefer_zone: true,
         connections: None,
+        queue: None,
         keepalive: None,
         timeout: TimeoutSpec::default(),
         breaker: Some(BreakerSpec {
@@ -125,6 +126,7 @@ fn upstream() -> UpstreamSpec {
         }),
         eject: None,
         adaptive: Some(AdaptiveSpec::On(Bounds::default())),
+        backend: None,
         health: Some(HealthSpec::default()),
     }
 }
@@ -138,9 +140,11 @@ fn plan(matches: &str) -> Option<Plan> {
         redirect: None,
         respond: None,
         timeout: None,
+        client_timeout: None,
         retries: Some(RetrySpec {
             max: Some(RETRIES),
             on: Some(vec!["5xx".to_owned(), "reset".to_owned()]),
+            hedge: true,
             ..RetrySpec::default()
         }),
         fallback: Some(FallbackSpec::default()),
@@ -213,7 +217,7 @@ impl Script<'_> {
     fn event(&mut self) -> Event {
         let (kind, replayable) = (self.byte(), self.byte().is_multiple_of(2));
         let failed = |failure| Event::Failed { failure, replayable };
-        match kind % 25 {
+        match kind % 29 {
             0..=9 => Event::Arrived,
             10 => Event::Learned,
             11 => Event::Woke,
@@ -225,6 +229,9 @@ impl Script<'_> {
             20 | 21 => failed(Failure::Stale),
             22 => failed(Failure::Broken),
             23 => failed(Failure::Malformed),
+            24 => Event::Slow,
+            25 => Event::Overtaken { status: 200 },
+            26 => Event::Fell { second: replayable, failure: Failure::Broken },
             _ => failed(Failure::TimedOut),
         }
     }
@@ -280,6 +287,7 @@ impl Written {
             headers: Headers::new(self.text.as_bytes(), &self.fields),
             head_bytes: self.head_bytes,
             body: self.body,
+            patience: None,
             identity: None,
         }
     }

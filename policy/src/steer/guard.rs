@@ -19,6 +19,8 @@ use crate::unit::Ratio;
 /// A budget looks back ten seconds.
 const BUDGET_BUCKET_NS: u64 = 1_000_000_000;
 
+const HEDGE_ONE_IN: u32 = 20;
+
 /// What an upstream's plan says about failing.
 #[derive(Debug, Default)]
 pub(crate) struct Resilience {
@@ -94,6 +96,19 @@ impl Guard {
         within
     }
 
+    /// As [`Self::spend`], for a hedge: besides, only one request in twenty is hedged.
+    pub(crate) fn hedge(&self, now: Instant, budget: Ratio) -> bool {
+        let window = self.boards.budget(self.id);
+        self.asked.hand_over(window);
+        let bucket = now.as_nanos() / BUDGET_BUCKET_NS;
+        let Counts { total, slow: hedges, .. } = window.sum(Era::FIRST, bucket);
+        let within = (hedges + 1) * HEDGE_ONE_IN <= total && self.spend(now, budget);
+        if within {
+            window.add(Era::FIRST, bucket, Counts { total: 0, bad: 0, slow: 1 });
+        }
+        within
+    }
+
     /// Hands the requests over that were counted here.
     pub(crate) fn tick(&self) {
         self.asked.hand_over(self.boards.budget(self.id));
@@ -125,6 +140,10 @@ pub(crate) enum Verdict {
         timed: bool,
     },
     Failed(Failure),
+    /// Another attempt answered first; this one had taken so long by then.
+    Overtaken {
+        took: Duration,
+    },
     /// The client left, or it was never tried.
     Nothing,
 }
@@ -146,6 +165,12 @@ impl Breaker {
                 // What the operator does not count, and what is not about the server.
                 Some(false) | None => Outcome::Unknown,
             },
+            Verdict::Overtaken { took } => {
+                match self.rule.slow.is_some_and(|(slow, _)| took > slow) {
+                    true => Outcome::Slow,
+                    false => Outcome::Unknown,
+                }
+            }
             Verdict::Nothing => Outcome::Unknown,
         }
     }

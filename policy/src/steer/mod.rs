@@ -153,6 +153,11 @@ impl Steer {
         guard.board().admit(&mut judge, throw).map(Some)
     }
 
+    /// Whether the upstream's breaker, if it has one, lets everything through.
+    pub(crate) fn is_closed(&self, plan: &Pinned, id: UpstreamId, now: Instant) -> bool {
+        plan.breaker(id).is_none_or(|(guard, _)| guard.board().is_closed(now))
+    }
+
     /// These endpoints, and no others, are out by their health.
     pub(crate) fn heed(&mut self, plan: &Pinned, now: Instant, out: &[EndpointKey]) {
         for (key, seats) in &self.seats {
@@ -444,7 +449,7 @@ impl Pinned {
             Verdict::Responded { status: 500 | 502 | 503 | 504, .. } => {
                 seats.pace.failed(now, half_life_ns);
             }
-            Verdict::Responded { took, timed: true, .. } => {
+            Verdict::Responded { took, timed: true, .. } | Verdict::Overtaken { took } => {
                 seats.pace.took(now, took, half_life_ns);
             }
             Verdict::Failed(failure) if failure != Failure::PoolFull => {
