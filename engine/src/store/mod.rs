@@ -4,15 +4,21 @@
 //! losses. Workers never wait for any of it.
 
 mod clerk;
+mod client;
+mod find;
+mod lines;
 mod link;
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use sluice_config::StoreServer;
 use sluice_policy::keeper::{Figures, Keeper};
 use sluice_policy::ledger::Ledger;
 use sluice_policy::plan::Plan;
 use tokio::sync::{Notify, mpsc, oneshot};
+
+pub(crate) use client::Client;
 
 use crate::clock::Clock;
 
@@ -39,19 +45,13 @@ pub(crate) struct Setting {
     pub(crate) client: Option<Client>,
 }
 
-/// Where a Redis is. Its address may hold a password: it is never printed.
-#[derive(Clone)]
-pub(crate) struct Client {
-    url: String,
-    client: redis::Client,
-}
-
 /// How the store does.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Report {
     pub(crate) state: State,
     pub(crate) figures: Figures,
-    pub(crate) server: Option<String>,
+    /// Those that hold something.
+    pub(crate) servers: Vec<StoreServer>,
     /// How often it was lost.
     pub(crate) losses: u64,
     pub(crate) why: Option<String>,
@@ -79,22 +79,6 @@ impl State {
             Self::Up => "up",
             Self::Lost => "lost",
         }
-    }
-}
-
-impl Client {
-    /// # Errors
-    /// When that is no address. The message does not repeat it.
-    pub(crate) fn new(url: String) -> Result<Self, String> {
-        let client = redis::Client::open(url.as_str())
-            .map_err(|e| format!("no address of a Redis: {}", e.category()))?;
-        Ok(Self { url, client })
-    }
-}
-
-impl std::fmt::Debug for Client {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "Client({})", self.client.get_connection_info().addr())
     }
 }
 
