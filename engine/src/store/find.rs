@@ -12,7 +12,7 @@ use super::client::{Client, Entry, Place};
 use super::link::said;
 
 /// For any one server that is asked. The next may know as well.
-const PATIENCE: Duration = Duration::from_millis(150);
+const PATIENCE: Duration = Duration::from_millis(250);
 
 /// A primary and the shards that it holds.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -51,7 +51,7 @@ pub(super) async fn find(
                 None => format!("{server}: no part of a cluster that is up"),
             },
             Ok(Err(e)) => format!("{server}: {}", said(&e)),
-            Err(_) => format!("{server}: no answer within 150 ms"),
+            Err(_) => format!("{server}: no answer within 250 ms"),
         };
     }
     Err(last)

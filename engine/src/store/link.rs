@@ -16,9 +16,9 @@ use super::client::Entry;
 
 const SCRIPT: &str = include_str!("reserve.lua");
 
-/// For making a connection, and for any answer on it. Above the time after which a silent store is
-/// taken for lost, so that it is the keeper who decides.
-const PATIENCE: Duration = Duration::from_millis(250);
+/// For making a connection, of which TLS takes a part, and for any answer on it. Above the time
+/// after which a silent store is taken for lost, so that it is the keeper who decides.
+const PATIENCE: Duration = Duration::from_millis(500);
 
 /// In the order of the script's answer.
 const FIELDS: usize = 5;
@@ -73,7 +73,7 @@ impl Link {
             Ok(Ok(Some(link))) => Ok(link),
             Ok(Ok(None)) => Err(format!("{server}: is a replica")),
             Ok(Err(e)) => Err(format!("{server}: {}", said(&e))),
-            Err(_) => Err(format!("{server}: no connection within 250 ms")),
+            Err(_) => Err(format!("{server}: no connection within 500 ms")),
         }
     }
 
@@ -209,6 +209,10 @@ fn replies(told: &[i64]) -> Option<Vec<Reply>> {
 
 /// Without what was sent: that may hold a password.
 pub(super) fn said(error: &RedisError) -> String {
+    if error.is_io_error() {
+        // A broken connection, or what is wrong with a certificate.
+        return error.to_string();
+    }
     match (error.code(), error.detail()) {
         (Some(code), _) => code.to_owned(),
         (None, Some(detail)) => format!("{}: {detail}", error.category()),
