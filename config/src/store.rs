@@ -264,6 +264,49 @@ mod tests {
     }
 
     #[test]
+    fn ways_that_exclude_one_another_are_told_apart() {
+        let one = "url = \"redis://a:1\"";
+        let tls = "url = \"rediss://a:1\"";
+        let watched = "sentinels = [\"a:1\"]";
+        let cluster = "cluster = [\"a:1\"]";
+        for (lines, expected) in [
+            (&[one][..], None),
+            (&[tls, "ca = \"/ca\""], None),
+            (&[watched, "master = \"m\"", "sentinel_password = \"env:P\""], None),
+            (
+                &[cluster, "tls = true", "ca = \"/ca\"", "user = \"u\"", "password = \"env:P\""],
+                None,
+            ),
+            (&[], Some("does not say where the Redis is")),
+            (&[one, cluster], Some("says in several ways where the Redis is")),
+            (&["cluster = []"], Some("names no server")),
+            (&[watched], Some("does not name the primary")),
+            (&[one, "master = \"m\""], Some("only Sentinels know it")),
+            (&[cluster, "sentinel_password = \"env:P\""], Some("there are no Sentinels")),
+            (&[one, "user = \"u\""], Some("has no password")),
+            (&[one, "password = \"hunter2\""], Some("a secret does not stand in the file itself")),
+            (&[tls, "tls = true"], Some("the address says it")),
+            (&[one, "ca = \"/ca\""], Some("there is no TLS")),
+            (
+                &[cluster, "certificate = \"/c\"", "certificate_key = \"/k\""],
+                Some("there is no TLS"),
+            ),
+            (&[tls, "certificate = \"/c\""], Some("a certificate and its key belong together")),
+        ] {
+            let text = format!(
+                "version = 1\n[server]\nlisten = [\"127.0.0.1:0\"]\n[store.redis]\n{}\n",
+                lines.join("\n")
+            );
+            let found = crate::parse(&text).err().map(|problems| {
+                let all: Vec<String> = problems.iter().map(|p| p.message.clone()).collect();
+                assert!(!problems.render("f", &text, false).contains("hunter2"));
+                all.join("; ")
+            });
+            assert_eq!(found.as_deref(), expected, "{lines:?}");
+        }
+    }
+
+    #[test]
     fn a_server_is_a_host_and_a_port() {
         for (text, expected) in [
             ("10.0.0.5:6379", Some(("10.0.0.5", 6379))),
