@@ -2,6 +2,8 @@
 //! happen to a Redis: figures to quote. Run by hand, on a machine that has nothing else to do:
 //!
 //! `cargo test -p sluice-tests --test fleet -- --ignored --nocapture --test-threads 1`
+//!
+//! `FLEET_RATE=900` asks for less, where the machine can't do more.
 
 use std::thread;
 use std::time::{Duration, Instant};
@@ -12,13 +14,22 @@ use sluice_tests::{Cluster, Load, Redis, Seen, Sentinel, Signal, Sluice, eventua
 
 use super::{alone, clustered, config, state, three, watched};
 
-const LIMIT: u32 = 1667;
-const LONG: Load = Load { rate: 5000, span: Duration::from_secs(20), keys: 1 };
+const SPAN: Duration = Duration::from_secs(20);
 const LIMITS: [&str; 3] = ["closed", "open", "local"];
 
 /// What is done to the store, and how long after the beginning.
 const FAULT: Duration = Duration::from_secs(7);
 const MEND: Duration = Duration::from_secs(12);
+
+/// Three times as much as is allowed.
+fn long() -> Load {
+    let rate = std::env::var("FLEET_RATE").ok().and_then(|rate| rate.parse().ok());
+    Load { rate: rate.unwrap_or(5000), span: SPAN, keys: 1 }
+}
+
+fn limit() -> u32 {
+    long().rate / 3
+}
 
 fn p99(seen: &[Seen], from: Instant, to: Instant) -> Duration {
     percentile(seen, 0.99, from..to)
@@ -34,7 +45,7 @@ fn figures(
 ) {
     let begin = Instant::now();
     let (seen, back) = thread::scope(|scope| {
-        let load = scope.spawn(|| LONG.run(gateways));
+        let load = scope.spawn(|| long().run(gateways));
         pace(begin + FAULT);
         trouble();
         pace(begin + MEND);
@@ -43,10 +54,10 @@ fn figures(
         eventually("all to be back", || {
             gateways.iter().all(|sluice| state(sluice) == "up").then_some(())
         });
-        (load.join().expect("the load"), mended.elapsed().min(LONG.span))
+        (load.join().expect("the load"), mended.elapsed().min(SPAN))
     });
     let back = back.min(Duration::from_secs(8));
-    let (rate, errors) = (f64::from(LIMIT), count(&seen, 500..600));
+    let (rate, errors) = (f64::from(limit()), count(&seen, 500..600));
     let over = excess(&seen, rate, rate);
     let before = p99(&seen, begin + Duration::from_secs(2), begin + FAULT);
     let found = p99(&seen, begin + FAULT, begin + FAULT + Duration::from_millis(100));
@@ -66,21 +77,21 @@ fn figures(
 #[ignore = "takes 40 s and wants a quiet machine"]
 fn the_limit_is_used_to_the_full_and_costs_no_time() {
     let Some(redis) = Redis::start() else { return };
-    let shared = config(&alone(&redis), LIMIT, "closed");
+    let shared = config(&alone(&redis), limit(), "closed");
     let own = shared.replace("store = \"redis\"\nlost = \"closed\"\n", "");
     let gateways = three(&shared);
     let began = Instant::now();
-    let seen = LONG.run(&gateways);
+    let seen = long().run(&gateways);
     let spent = began.elapsed().as_secs_f64();
     let calls = redis.calls("evalsha");
     drop(gateways);
     let gateways: Vec<_> = (0..3).map(|_| Sluice::start(&own)).collect();
     let local_began = Instant::now();
-    let local = LONG.run(&gateways);
+    let local = long().run(&gateways);
     let far = Duration::from_secs(60);
     let ours = p99(&seen, began, began + far);
     let theirs = p99(&local, local_began, local_began + far);
-    let (rate, asked) = (f64::from(LIMIT), seen.len() as u64);
+    let (rate, asked) = (f64::from(limit()), seen.len() as u64);
     let (most, admitted) = (rate * (1.0 + spent), count(&seen, 200..201));
     eprintln!(
         "asked {asked} admitted {admitted} of {most:.0} ({:.2} %) calls {calls} (1 for {}) \
@@ -91,7 +102,9 @@ fn the_limit_is_used_to_the_full_and_costs_no_time() {
     );
     assert!(excess(&seen, rate, rate) <= 0.0);
     assert!(admitted as f64 >= 0.99 * most, "{admitted} of {most:.0}");
-    assert!(calls * 100 <= asked, "{calls} for {asked}");
+    if long().rate >= 5000 {
+        assert!(calls * 100 <= asked, "{calls} for {asked}");
+    }
 }
 
 #[test]
@@ -100,7 +113,7 @@ fn whatever_happens_to_one_redis() {
     for lost in LIMITS {
         for name in ["killed", "stopped", "slowed", "flushed"] {
             let Some(mut redis) = Redis::start() else { return };
-            let gateways = three(&config(&alone(&redis), LIMIT, lost));
+            let gateways = three(&config(&alone(&redis), limit(), lost));
             let addr = redis.addr();
             match name {
                 "killed" => {
@@ -141,7 +154,7 @@ fn what_a_fail_over_and_a_reshard_cost() {
         let Some(mut primary) = Redis::start() else { return };
         let replica = primary.replica();
         let sentinel = Sentinel::over(&primary);
-        let gateways = three(&config(&watched(&sentinel), LIMIT, lost));
+        let gateways = three(&config(&watched(&sentinel), limit(), lost));
         let wait = || {
             let over = || (sentinel.primary() == replica.addr().port()).then_some(());
             eventually("a fail-over", over);
@@ -150,7 +163,7 @@ fn what_a_fail_over_and_a_reshard_cost() {
         drop(gateways);
 
         let Some(cluster) = Cluster::start() else { return };
-        let gateways = three(&config(&clustered(&cluster), LIMIT, lost));
+        let gateways = three(&config(&clustered(&cluster), limit(), lost));
         let calls = |node: &Redis| node.calls("evalsha");
         let mut client = gateways[0].client();
         assert_eq!(client.ask("/", "X-Key: 0\r\n").status(), 200);
