@@ -36,7 +36,7 @@ impl Load {
     pub fn run(self, gateways: &[Sluice]) -> Vec<Seen> {
         let begin = Instant::now();
         let last = gateways.len().saturating_sub(1);
-        let part = |i: usize| self.rate / 2_u32.pow((i.min(last.saturating_sub(1)) + 1) as u32);
+        let part = |i: usize| self.rate >> (i.min(last.saturating_sub(1)) + 1);
         let mut seen: Vec<Seen> = thread::scope(|scope| {
             let clients = gateways.iter().enumerate().flat_map(|(i, sluice)| {
                 let gap = Duration::from_secs(1) * CLIENTS / part(i).max(1);

@@ -103,7 +103,7 @@ impl Clerk {
                 _ = self.ticks.tick(), if busy => self.tick(),
                 Some(happened) = self.happened.1.recv() => self.hear(happened),
                 order = orders.recv() => match order {
-                    Some(Order::Adopt(setting)) => self.adopt(setting),
+                    Some(Order::Adopt(setting)) => self.adopt(*setting),
                     Some(Order::Farewell(tell)) => self.part(tell),
                     None => return,
                 },
@@ -209,7 +209,7 @@ impl Clerk {
                 self.keeper.failed(batch);
                 self.seek(SOON);
             }
-            Outcome::Ask(server, batch) => match self.lines.to_server(server) {
+            Outcome::Ask(server, batch) => match self.lines.way_to(server) {
                 Some(way) => self.carry(way, vec![Load { batch, asking: true }]),
                 None => {
                     self.keeper.failed(batch.id);
@@ -331,7 +331,7 @@ impl Clerk {
     fn send(&mut self, batches: Vec<Batch>) {
         let mut ways: Vec<(Way, Vec<Load>)> = Vec::new();
         for batch in batches {
-            let Some(way) = self.lines.to_shard(batch.shard) else {
+            let Some(way) = self.lines.way_of(batch.shard) else {
                 self.keeper.failed(batch.id);
                 continue;
             };

@@ -88,12 +88,12 @@ impl Lines {
     }
 
     /// To the holder of this shard.
-    pub(super) fn to_shard(&self, shard: u64) -> Option<Way> {
+    pub(super) fn way_of(&self, shard: u64) -> Option<Way> {
         self.all.iter().find(|line| line.shards & (1 << shard) != 0)?.way()
     }
 
     /// To this server. Adds a line to it if there is none: make it.
-    pub(super) fn to_server(&mut self, server: StoreServer) -> Option<Way> {
+    pub(super) fn way_to(&mut self, server: StoreServer) -> Option<Way> {
         self.line(server).way()
     }
 

@@ -32,7 +32,7 @@ pub(crate) struct Store {
 /// To the clerk.
 #[derive(Debug)]
 pub(crate) enum Order {
-    Adopt(Setting),
+    Adopt(Box<Setting>),
     /// Give back what is held; tell when that is done.
     Farewell(oneshot::Sender<()>),
 }
@@ -100,7 +100,7 @@ impl Store {
 
     pub(crate) fn adopt(&self, setting: Setting) {
         // The clerk works as long as the process does.
-        let _ = self.orders.send(Order::Adopt(setting));
+        let _ = self.orders.send(Order::Adopt(Box::new(setting)));
     }
 
     /// Gives back what this node holds, as far as that can be done in a moment.
