@@ -73,6 +73,7 @@ impl Written {
                 upstreams: each(document, reader, "upstream", PLACEHOLDER_UPSTREAM),
                 limits: each(document, reader, "limit", PLACEHOLDER_LIMIT),
                 routes: routes(document, reader),
+                shed: table(document, reader, "shed"),
                 nodes: store.redis.as_ref().map(|redis| redis.nodes),
             },
             store,
@@ -253,7 +254,8 @@ fn kind(value: &DeValue<'_>) -> &'static str {
 }
 
 const VERSION: u32 = 1;
-const ROOT: &[&str] = &["version", "server", "admin", "log", "store", "upstream", "limit", "route"];
+const ROOT: &[&str] =
+    &["version", "server", "admin", "log", "store", "shed", "upstream", "limit", "route"];
 /// Tables of named tables.
 pub(crate) const NAMED: &[&str] = &["upstream", "limit", "route"];
 const NAME_MAX: usize = 64;

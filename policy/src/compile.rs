@@ -42,10 +42,11 @@ pub(crate) fn compile(draft: Draft) -> Result<Plan, Vec<Problem>> {
         matchers.extend(matcher.map(|matcher| (name.clone(), matcher)));
         routes.extend(work.route(name, key, spec, &path));
     }
+    let shed = draft.shed.compile(&mut work.problems);
     let table = Table::new(matchers, &mut work.problems);
     let Work { upstreams, replies, problems, .. } = work;
     if problems.is_empty() {
-        Ok(Plan { routes, upstreams, replies, limits, rules, table })
+        Ok(Plan { routes, upstreams, replies, limits, shed, rules, table })
     } else {
         Err(problems)
     }
@@ -103,6 +104,9 @@ impl Work {
         };
         self.endpoints += endpoints.len();
         let problems = &mut self.problems;
+        let adaptive = spec
+            .adaptive
+            .and_then(|adaptive| adaptive.compile(&format!("{path}.adaptive"), problems));
         let health =
             spec.health.map(|health| Check::compile(health, &format!("{path}.health"), problems));
         self.upstreams.push(Upstream {
@@ -114,6 +118,7 @@ impl Work {
             spread,
             timeouts,
             resilience,
+            adaptive,
             health,
         });
     }
@@ -213,6 +218,7 @@ impl Work {
                 (name, key)
             }),
             vital: spec.vital,
+            priority: spec.priority,
             fallback,
             target,
             timeout: timeout.unwrap_or(ROUTE_TIMEOUT),

@@ -18,6 +18,9 @@ use crate::degrade::FallbackSpec;
 use crate::draft::breaker::{BreakerSpec, EjectSpec};
 use crate::draft::retry::RetrySpec;
 use crate::health::HealthSpec;
+use crate::shed::Priority;
+use crate::shed::adaptive::AdaptiveSpec;
+use crate::shed::spec::ShedSpec;
 use crate::unit::{BadUnit, Network, Span, two_lines};
 
 /// Everything about decisions, by name. Names are what logs, metrics and the console use.
@@ -29,6 +32,8 @@ pub struct Draft {
     pub routes: Vec<(String, RouteSpec, Specs)>,
     /// How many gateways share the store of counts; None: there is no store.
     pub nodes: Option<u32>,
+    /// The node's own bounds.
+    pub shed: ShedSpec,
 }
 
 /// `[upstream.NAME]`: a service and the servers that offer it.
@@ -56,6 +61,9 @@ pub struct UpstreamSpec {
     /// Whether single servers that fail are taken out: `"on"`, `"off"`, or a table. Default:
     /// `"on"` where there is a `breaker`.
     pub eject: Option<EjectSpec>,
+    /// How many requests of this node may be under way to it at once, learnt from how long answers
+    /// take: `"on"`, `"off"`, or a table. What is over it is answered 503. Default `"off"`.
+    pub adaptive: Option<AdaptiveSpec>,
     /// Ask the servers how they are, and send nothing to those that are not well.
     pub health: Option<HealthSpec>,
 }
@@ -127,6 +135,10 @@ pub struct RouteSpec {
     /// It lives on in survival mode, when only what is vital does.
     #[serde(default)]
     pub vital: bool,
+    /// What is given up last, and first, when there is too much: `critical`, `high`, `normal` or
+    /// `low`. Default `normal`.
+    #[serde(default)]
+    pub priority: Priority,
     /// What is changed in the header fields that a server sees.
     #[serde(default)]
     pub request_headers: HeaderSpec,

@@ -9,6 +9,8 @@ use crate::degrade::Cause;
 use crate::ledger::{Permit, Receipt};
 use crate::mechanism::window::Era;
 use crate::plan::{EndpointKey, Plan, Route, RouteId, UpstreamId};
+use crate::shed::Priority;
+use crate::shed::tenant::Tenant;
 use crate::steer::guard::Permits;
 use crate::steer::{Pinned, Spot};
 use crate::time::Instant;
@@ -44,6 +46,8 @@ pub struct Flight {
     pub(crate) otherwise: Otherwise,
     pub(crate) trail: Trail,
     pub(crate) parked: Option<Parked>,
+    /// Whose it is, once it was let in.
+    pub(crate) tenant: Option<Tenant>,
 }
 
 /// A flight that waits for a store to be asked.
@@ -128,6 +132,11 @@ impl Tries {
 }
 
 impl Flight {
+    pub(crate) fn priority(&self, route: &Route) -> Priority {
+        let heavy = self.tenant.as_ref().is_some_and(|tenant| tenant.heavy);
+        if heavy { route.priority.lower() } else { route.priority }
+    }
+
     pub fn plan(&self) -> &Plan {
         &self.plan
     }
@@ -242,6 +251,13 @@ impl Record {
     /// The plan this request was judged by: the one in which its ids mean something.
     pub fn plan(&self) -> &Plan {
         &self.plan
+    }
+
+    /// What it was shed by, and its class, by name.
+    pub fn shed(&self) -> Option<(&'static str, &'static str)> {
+        let reason = crate::shed::reason(self.answer?.code)?;
+        let route = self.plan.route(self.route?)?;
+        Some((reason, route.priority.name()))
     }
 
     /// Why and from where, by name, when the answer stood for what could not be had.

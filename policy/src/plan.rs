@@ -15,8 +15,10 @@ use crate::draft::retry::Retry;
 use crate::facts::Facts;
 use crate::health::Check;
 use crate::ledger::BreakerKey;
+use crate::mechanism::adaptive::Rule;
 use crate::mechanism::lease::Terms;
 use crate::route::Table;
+use crate::shed::Priority;
 use crate::steer::guard::Resilience;
 
 macro_rules! id {
@@ -77,6 +79,7 @@ pub struct Plan {
     pub(crate) upstreams: Vec<Upstream>,
     pub(crate) replies: Vec<Reply>,
     pub(crate) limits: Limits,
+    pub(crate) shed: crate::shed::node::Rule,
     pub(crate) rules: Rules,
     pub(crate) table: Table,
 }
@@ -91,6 +94,8 @@ pub struct Route {
     pub group: Option<(String, GroupKey)>,
     /// It lives on in survival mode.
     pub vital: bool,
+    /// What is given up last, and first, when there is too much.
+    pub priority: Priority,
     pub(crate) fallback: Option<Fallback>,
     pub(crate) target: Target,
     /// From the request's arrival to the response's head.
@@ -137,6 +142,7 @@ pub struct Upstream {
     pub(crate) spread: Spread,
     pub(crate) timeouts: Timeouts,
     pub(crate) resilience: Resilience,
+    pub(crate) adaptive: Option<Rule>,
     pub(crate) health: Option<Check>,
 }
 

@@ -11,6 +11,7 @@ use sluice_policy::health::{Vital, Watch};
 use sluice_policy::plan::{EndpointKey, Plan};
 
 use super::Room;
+use super::overload::OverloadStatus;
 use crate::clock;
 use crate::control::desk::Desk;
 use crate::control::fleet::{Fleet, State as WorkerState};
@@ -36,6 +37,7 @@ pub(crate) struct Status {
     pub(crate) workers: Vec<WorkerStatus>,
     pub(crate) upstreams: Vec<EndpointStatus>,
     pub(crate) store: StoreStatus,
+    pub(crate) overload: OverloadStatus,
 }
 
 /// Counts that several gateways share.
@@ -178,6 +180,7 @@ impl Status {
             workers,
             upstreams: endpoints(&generation.config.plan, busy, &desk.watch()),
             store: store(desk),
+            overload: OverloadStatus::of(&fleet),
         }
     }
 }

@@ -113,7 +113,7 @@ impl Shared {
         let cost = match spec.cost {
             None => 1,
             Some(CostSpec::Fixed(cost)) => cost.max(1),
-            Some(CostSpec::Header(_)) => return None,
+            Some(CostSpec::Header(_) | CostSpec::Response(_)) => return None,
         };
         let terms = Self::terms(spec.rate, capacity, cost, nodes);
         let share = share(spec.rate, capacity, nodes);

@@ -8,8 +8,10 @@
 use core::sync::atomic::AtomicU64;
 use core::sync::atomic::Ordering::{Acquire, SeqCst};
 
-use crate::mechanism::breaker::Board;
+use super::{BreakerKey, Ledger};
+use crate::mechanism::breaker::{Board, Force, View};
 use crate::mechanism::window::Window;
+use crate::time::Instant;
 
 /// Keys of a process, over all reloads.
 pub(crate) const BOARDS_MAX: usize = 8192;
@@ -69,6 +71,24 @@ impl Boards {
         let len = self.0.len();
         let start = usize::try_from(key % len as u64).unwrap_or(0);
         (start..len).chain(0..start).map(BoardId)
+    }
+}
+
+impl Ledger {
+    /// How the breaker of this upstream or endpoint stands; None when it has none.
+    pub fn breaker(&self, key: BreakerKey, now: Instant) -> Option<View> {
+        let id = self.boards.find(key.0)?;
+        Some(self.boards.at(id).view(now))
+    }
+
+    /// Takes a breaker out of its own judgement until then, or gives it back (None). False when
+    /// there is no such breaker.
+    pub fn force(&self, key: BreakerKey, now: Instant, force: Option<(Force, Instant)>) -> bool {
+        let found = self.boards.find(key.0);
+        if let Some(id) = found {
+            self.boards.at(id).force(now, force);
+        }
+        found.is_some()
     }
 }
 

@@ -1,5 +1,6 @@
 //! Arithmetic and time; nothing of HTTP.
 
+pub(crate) mod adaptive;
 pub(crate) mod breaker;
 pub(crate) mod calendar;
 pub mod dice;
@@ -8,5 +9,6 @@ pub(crate) mod gcra;
 pub mod lease;
 pub(crate) mod meter;
 pub(crate) mod ranges;
+pub(crate) mod ring;
 pub(crate) mod sliding;
 pub(crate) mod window;

@@ -271,6 +271,7 @@ mod tests {
             fallback: None,
             group: None,
             vital: false,
+            priority: crate::shed::Priority::Normal,
             strip_prefix: None,
             add_prefix: None,
             request_headers: HeaderSpec::default(),

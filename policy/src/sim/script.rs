@@ -21,6 +21,8 @@ use crate::flight::{Ending, Finish, Flight};
 use crate::health::HealthSpec;
 use crate::ledger::Ledger;
 use crate::plan::{EndpointKey, Plan};
+use crate::shed::Priority;
+use crate::shed::adaptive::{AdaptiveSpec, Bounds};
 use crate::time::{Instant, Now, Wall};
 use crate::unit::{ByteSize, Rate, Span};
 use crate::world::Signal;
@@ -114,6 +116,7 @@ fn plan(matches: &str) -> Option<Plan> {
             ..BreakerSpec::default()
         }),
         eject: None,
+        adaptive: Some(AdaptiveSpec::On(Bounds::default())),
         health: Some(HealthSpec::default()),
     };
     let route = RouteSpec {
@@ -131,6 +134,7 @@ fn plan(matches: &str) -> Option<Plan> {
         fallback: Some(FallbackSpec::default()),
         group: None,
         vital: false,
+        priority: Priority::Normal,
         strip_prefix: None,
         add_prefix: None,
         request_headers: HeaderSpec::default(),
@@ -149,6 +153,7 @@ fn plan(matches: &str) -> Option<Plan> {
         ..Specs::default()
     };
     let draft = Draft {
+        shed: crate::shed::spec::ShedSpec::default(),
         upstreams: vec![("a".to_owned(), upstream)],
         limits: vec![
             ("fine".to_owned(), limit(keys)),

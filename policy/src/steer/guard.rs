@@ -11,6 +11,7 @@ use crate::facts::Body;
 use crate::ledger::boards::{BoardId, Boards};
 use crate::mechanism::breaker::{Board, Outcome, Permit, Rule};
 use crate::mechanism::window::{BUCKETS, Counts, Era, Local};
+use crate::shed::gate::Seat;
 use crate::time::Instant;
 use crate::unit::Ratio;
 
@@ -91,9 +92,11 @@ impl Guard {
     }
 }
 
-/// What an attempt holds of the breakers around it.
+/// What an attempt holds of the gate and the breakers around it.
 #[derive(Debug, Default)]
 pub(crate) struct Permits {
+    /// At the upstream's gate.
+    pub(crate) seat: Option<Seat>,
     pub(crate) upstream: Option<Permit>,
     pub(crate) endpoint: Option<Permit>,
 }

@@ -273,7 +273,10 @@ impl Steer {
         verdict: Verdict,
         now: Instant,
     ) {
-        let Permits { upstream, endpoint } = permits;
+        let Permits { seat, upstream, endpoint } = permits;
+        if let Some(seat) = seat {
+            seat.settle(verdict);
+        }
         if let (Some(permit), Some((guard, breaker))) = (upstream, plan.breaker(spot.upstream)) {
             let mut judge = Judge { rule: &breaker.rule, now, dice: &mut self.dice };
             let outcome = breaker.outcome(verdict);
