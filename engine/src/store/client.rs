@@ -190,7 +190,7 @@ mod tests {
         assert_eq!(a.entry.settings.db(), 2);
         assert!(!format!("{a:?}").contains("hunter2"));
         assert!(a != client(written, "hunter3").expect("a client"));
-        let wrong = client(kept, "redis://hunter2:").expect_err("no address");
+        let wrong = client(kept, "redis://hunter2:no").expect_err("no address");
         assert!(!wrong.contains("hunter2"), "{wrong}");
     }
 
