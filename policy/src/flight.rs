@@ -6,6 +6,7 @@ use std::rc::Rc;
 use crate::admit::rate_limit::LIMITS_MAX;
 use crate::decision::{Answer, Need};
 use crate::degrade::Cause;
+use crate::ledger::leases::Occupied;
 use crate::ledger::{Permit, Receipt};
 use crate::mechanism::window::Era;
 use crate::plan::{EndpointKey, Plan, Route, RouteId, UpstreamId};
@@ -31,6 +32,8 @@ pub struct Flight {
     /// The attempt in progress or relayed. It holds a seat at its endpoint.
     pub(crate) attempt: Option<Attempt>,
     pub(crate) permit: Option<Permit>,
+    /// The same, of places that a store counts.
+    pub(crate) occupied: Option<Occupied>,
     pub(crate) limit: Option<Limit>,
     pub(crate) violated: Option<u16>,
     /// Every limit that refused this request.

@@ -6,10 +6,12 @@ use std::time::Duration;
 
 use metrics::counter;
 use sluice_policy::keeper::{Batch, Keeper, TICK};
+use sluice_policy::plan::Plan;
 use tokio::sync::{Notify, mpsc, oneshot};
 use tokio::time::{Interval, MissedTickBehavior};
 
 use super::link::{Link, Outcome, node};
+use super::overrides::{Written, meant};
 use super::{Client, Order, Report, Setting, State, locked};
 use crate::clock::Clock;
 use crate::event::event;
@@ -22,12 +24,18 @@ const AGAIN_MAX: Duration = Duration::from_millis(500);
 /// Kicks that come sooner after one another than this are taken together.
 const KICKS: Duration = Duration::from_micros(200);
 
+/// How often to look for numbers of single keys.
+const POLL: Duration = Duration::from_millis(900);
+
 #[derive(Debug)]
 pub(super) struct Clerk {
     keeper: Keeper,
     clock: Clock,
     kick: Arc<Notify>,
     report: Arc<Mutex<Report>>,
+    plan: Arc<Plan>,
+    /// Keys that have numbers of their own. Kept while the store is away.
+    written: Written,
     client: Option<Client>,
     link: Option<Link>,
     node: String,
@@ -35,6 +43,7 @@ pub(super) struct Clerk {
     life: u64,
     again: Duration,
     ticks: Interval,
+    polls: Interval,
     kicked: sluice_policy::time::Instant,
     happened: (mpsc::UnboundedSender<Happened>, mpsc::UnboundedReceiver<Happened>),
     parting: Option<oneshot::Sender<()>>,
@@ -42,7 +51,8 @@ pub(super) struct Clerk {
 
 #[derive(Debug)]
 enum Happened {
-    Linked { life: u64, made: Result<Link, String> },
+    Linked { life: u64, made: Result<(Link, Written), String> },
+    Read { life: u64, written: Result<Written, String> },
     Carried { life: u64, batch: u64, outcome: Outcome },
 }
 
@@ -56,7 +66,12 @@ impl Clerk {
     ) -> Self {
         let mut ticks = tokio::time::interval(TICK);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut polls = tokio::time::interval(POLL);
+        polls.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let mut clerk = Self {
+            plan: Arc::clone(&setting.plan),
+            written: Written::new(),
+            polls,
             keeper,
             clock,
             kick,
@@ -83,10 +98,14 @@ impl Clerk {
             tokio::select! {
                 () = kick.notified() => self.kicked().await,
                 _ = self.ticks.tick(), if busy => self.tick(),
+                _ = self.polls.tick(), if self.link.is_some() => self.poll(),
                 Some(happened) = self.happened.1.recv() => self.hear(happened),
                 order = orders.recv() => match order {
                     Some(Order::Adopt(setting)) => self.adopt(setting),
                     Some(Order::Farewell(tell)) => self.part(tell),
+                    Some(Order::Override { field, value, tell }) => {
+                        self.set_override(field, value, tell);
+                    }
                     None => return,
                 },
             }
@@ -110,7 +129,11 @@ impl Clerk {
         }
         let batches = self.keeper.tick(now);
         self.send(batches);
-        locked(&self.report).figures = self.keeper.figures(now);
+        {
+            let mut report = locked(&self.report);
+            report.figures = self.keeper.figures(now);
+            report.rules = self.keeper.rules();
+        }
         if !self.keeper.is_busy()
             && let Some(tell) = self.parting.take()
         {
@@ -121,6 +144,8 @@ impl Clerk {
 
     fn adopt(&mut self, setting: Setting) {
         self.keeper.adopt(&setting.plan);
+        self.plan = Arc::clone(&setting.plan);
+        self.take_up();
         let needed = setting.plan.shared().next().is_some();
         let client = setting.client.filter(|_| needed);
         if client.as_ref().map(|c| &c.url) == self.client.as_ref().map(|c| &c.url) {
@@ -155,7 +180,10 @@ impl Clerk {
     fn hear(&mut self, happened: Happened) {
         match happened {
             Happened::Linked { life, made } if life == self.life => match made {
-                Ok(link) => self.linked(link),
+                Ok((link, written)) => {
+                    self.read(written);
+                    self.linked(link);
+                }
                 Err(why) => self.lose(&why),
             },
             Happened::Carried { life, batch, outcome } if life == self.life => match outcome {
@@ -165,8 +193,14 @@ impl Clerk {
                 Outcome::Again => self.keeper.failed(batch),
                 Outcome::Broken(why) => self.lose(&why),
             },
+            Happened::Read { life, written } if life == self.life => {
+                // A store that fails is noticed by its counts.
+                if let Ok(written) = written {
+                    self.read(written);
+                }
+            }
             // Of a connection that was given up.
-            Happened::Linked { .. } | Happened::Carried { .. } => {}
+            Happened::Linked { .. } | Happened::Carried { .. } | Happened::Read { .. } => {}
         }
     }
 
@@ -214,9 +248,60 @@ impl Clerk {
         let (life, node, tell) = (self.life, self.node.clone(), self.happened.0.clone());
         tokio::spawn(async move {
             tokio::time::sleep(wait).await;
-            let made = Link::make(client, node).await;
+            let made = match Link::make(client, node).await {
+                Ok(link) => link.clone().overrides().await.map(|written| (link, written)),
+                Err(why) => Err(why),
+            };
             let _ = tell.send(Happened::Linked { life, made });
         });
+    }
+
+    fn poll(&self) {
+        let Some(link) = self.link.clone() else { return };
+        let (life, tell) = (self.life, self.happened.0.clone());
+        tokio::spawn(async move {
+            let written = link.overrides().await;
+            let _ = tell.send(Happened::Read { life, written });
+        });
+    }
+
+    fn set_override(
+        &self,
+        field: String,
+        value: Option<String>,
+        tell: oneshot::Sender<Result<(), String>>,
+    ) {
+        let Some(link) = self.link.clone() else {
+            let _ = tell.send(Err("the store is away".to_owned()));
+            return;
+        };
+        let (life, happened) = (self.life, self.happened.0.clone());
+        tokio::spawn(async move {
+            let done = link.clone().set_override(&field, value.as_deref()).await;
+            let written = link.overrides().await;
+            let _ = happened.send(Happened::Read { life, written });
+            let _ = tell.send(done);
+        });
+    }
+
+    fn read(&mut self, written: Written) {
+        if self.written != written {
+            self.written = written;
+            self.take_up();
+        }
+    }
+
+    /// Count by these numbers, as far as they mean something under the present plan.
+    fn take_up(&mut self) {
+        let (own, unread) = meant(&self.plan, &self.written);
+        self.keeper.override_with(own);
+        let mut report = locked(&self.report);
+        for (field, why) in &unread {
+            if report.unread.get(field) != Some(why) {
+                event!("limit_override_unread", field = field.as_str(), why = why.as_str());
+            }
+        }
+        (report.overrides, report.unread) = (self.written.clone(), unread);
     }
 
     /// All at once: the connection writes them one after the other without waiting for answers.

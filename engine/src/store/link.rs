@@ -7,7 +7,7 @@ use redis::aio::MultiplexedConnection;
 use redis::{AsyncConnectionConfig, Cmd, ErrorKind, RedisError, RedisResult, ServerErrorKind, cmd};
 use rustix::rand::{GetRandomFlags, getrandom};
 use sluice_policy::keeper::Batch;
-use sluice_policy::mechanism::lease::{Class, Message, Reply};
+use sluice_policy::mechanism::lease::{Message, Reply};
 
 use super::Client;
 
@@ -68,6 +68,10 @@ impl Link {
         Ok(Self { connection, run, script, node })
     }
 
+    pub(super) fn line(&mut self) -> &mut MultiplexedConnection {
+        &mut self.connection
+    }
+
     pub(super) async fn carry(mut self, batch: Batch) -> Outcome {
         let asked = self.command(&batch).query_async::<Vec<i64>>(&mut self.connection).await;
         match asked {
@@ -103,10 +107,7 @@ impl Link {
 /// In the order in which the script reads them.
 fn arguments(command: &mut Cmd, message: &Message) {
     let terms = &message.terms;
-    command.arg(match terms.class {
-        Class::Lease => "t",
-        Class::Direct => "d",
-    });
+    command.arg(terms.kind());
     command.arg(terms.units).arg(terms.refill).arg(terms.capacity);
     command.arg(message.lease_us).arg(message.seq).arg(message.born);
     command.arg(message.spent).arg(message.held).arg(message.want).arg(message.demand);

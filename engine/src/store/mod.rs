@@ -5,15 +5,17 @@
 
 mod clerk;
 mod link;
+pub(crate) mod overrides;
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use sluice_policy::keeper::{Figures, Keeper};
+use sluice_policy::keeper::{Figures, Keeper, RuleFigures};
 use sluice_policy::ledger::Ledger;
 use sluice_policy::plan::Plan;
 use tokio::sync::{Notify, mpsc, oneshot};
 
+use self::overrides::{Unread, Written};
 use crate::clock::Clock;
 
 /// What everybody else has of the store.
@@ -29,6 +31,12 @@ pub(crate) enum Order {
     Adopt(Setting),
     /// Give back what is held; tell when that is done.
     Farewell(oneshot::Sender<()>),
+    /// One key's own numbers; none: the limit's again.
+    Override {
+        field: String,
+        value: Option<String>,
+        tell: oneshot::Sender<Result<(), String>>,
+    },
 }
 
 /// What a configuration says of the store.
@@ -51,6 +59,10 @@ pub(crate) struct Client {
 pub(crate) struct Report {
     pub(crate) state: State,
     pub(crate) figures: Figures,
+    pub(crate) rules: Vec<RuleFigures>,
+    /// Keys that have numbers of their own, as written, and what could not be read of that.
+    pub(crate) overrides: Written,
+    pub(crate) unread: Unread,
     pub(crate) server: Option<String>,
     /// How often it was lost.
     pub(crate) losses: u64,
@@ -125,6 +137,18 @@ impl Store {
         if self.orders.send(Order::Farewell(tell)).is_ok() {
             let _ = tokio::time::timeout(FAREWELL, told).await;
         }
+    }
+
+    /// Writes one key's own numbers into the store, for every gateway.
+    pub(crate) async fn set_override(
+        self,
+        field: String,
+        value: Option<String>,
+    ) -> Result<(), String> {
+        let (tell, told) = oneshot::channel();
+        let away = || "there is no store to write it to".to_owned();
+        self.orders.send(Order::Override { field, value, tell }).map_err(|_| away())?;
+        told.await.map_err(|_| away())?
     }
 
     pub(crate) fn report(&self) -> Report {

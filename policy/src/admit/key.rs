@@ -82,6 +82,33 @@ impl Key {
         [hash.h1, hash.h2]
     }
 
+    /// The count of a key that an operator wrote: its parts in their order, with commas between.
+    /// A part with a choice (`user|ip`) is the first of them, or says which it is: `ip=10.0.0.1`.
+    pub(crate) fn spelled(&self, rule: u64, text: &str) -> Result<[u64; 2], String> {
+        let texts: Vec<&str> = match self.0.len() {
+            1 => vec![text],
+            _ => text.split(',').collect(),
+        };
+        if texts.len() != self.0.len() {
+            return Err(format!("the key has {} parts, with commas between", self.0.len()));
+        }
+        let chosen: Vec<_> =
+            self.0.iter().zip(texts).map(|(part, text)| part.choose(text)).collect();
+        let mut hasher = SipHasher13::new();
+        hasher.write_u64(rule);
+        for (_, source, text) in &chosen {
+            if **source == Source::Tenant {
+                self::text(&mut hasher, text.as_bytes());
+            }
+        }
+        for (rank, source, text) in chosen {
+            (0..rank).for_each(|_| hasher.write_u8(2));
+            source.spell(&mut hasher, text)?;
+        }
+        let hash = hasher.finish128();
+        Ok([hash.h1, hash.h2])
+    }
+
     fn write(&self, hasher: &mut impl Hasher, rule: u64, ask: &Ask<'_>) {
         hasher.write_u64(rule);
         if let Some(tenant) = ask.facts.identity.and_then(|identity| identity.tenant) {
@@ -96,6 +123,17 @@ impl Key {
 impl Part {
     fn parse(text: &str) -> Option<Self> {
         text.split('|').map(Source::parse).collect::<Option<Box<[_]>>>().map(Self)
+    }
+
+    /// Which source a text is of, by its place, and the value.
+    fn choose<'t>(&self, text: &'t str) -> (usize, &Source, &'t str) {
+        let named = text.split_once('=').and_then(|(name, value)| {
+            let source = Source::parse(name)?;
+            let rank = self.0.iter().position(|own| own.is_like(&source))?;
+            Some((rank, value))
+        });
+        let (rank, value) = named.filter(|_| self.0.len() > 1).unwrap_or((0, text));
+        (rank, &self.0[rank], value)
     }
 
     fn write(&self, hasher: &mut impl Hasher, facts: &Facts<'_>, route: RouteKey) {
@@ -150,6 +188,30 @@ impl Source {
             Self::User | Self::Tenant | Self::Claim(_) => true,
             Self::Ip { .. } | Self::Header(_) | Self::Route | Self::Path | Self::Method => false,
         }
+    }
+
+    /// `ip` names an `ip/24`, too.
+    fn is_like(&self, named: &Self) -> bool {
+        self == named || matches!((self, named), (Self::Ip { .. }, Self::Ip { .. }))
+    }
+
+    /// As `write` would with a request that has this value.
+    fn spell(&self, hasher: &mut impl Hasher, value: &str) -> Result<(), String> {
+        match self {
+            Self::Ip { v4_bits, v6_bits } => {
+                let client: IpAddr =
+                    value.parse().map_err(|_| format!("`{value}` is no address"))?;
+                address(hasher, client, (*v4_bits, *v6_bits));
+            }
+            Self::Route => hasher.write_u64(RouteKey::of(&[value]).0),
+            Self::Header(_)
+            | Self::Path
+            | Self::Method
+            | Self::User
+            | Self::Tenant
+            | Self::Claim(_) => text(hasher, value.as_bytes()),
+        }
+        Ok(())
     }
 
     /// False, and nothing written, when the request has no such thing.

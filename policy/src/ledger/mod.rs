@@ -16,6 +16,7 @@ mod blocks;
 pub(crate) mod boards;
 pub(crate) mod intake;
 pub(crate) mod leases;
+pub(crate) mod rules;
 mod table;
 
 use core::sync::atomic::AtomicU64;

@@ -9,4 +9,5 @@ pub mod lease;
 pub(crate) mod meter;
 pub(crate) mod ranges;
 pub(crate) mod sliding;
+pub(crate) mod terms;
 pub(crate) mod window;

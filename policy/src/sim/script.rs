@@ -145,7 +145,12 @@ fn plan(matches: &str) -> Option<Plan> {
     let specs = Specs {
         size: Some(SizeSpec { body: Some(ByteSize(1 << 32)), ..SizeSpec::default() }),
         limits: Some(["fine", "ip", "slide", "queue"].map(str::to_owned).to_vec()),
-        concurrency: Some(ConcurrencySpec { max: 5, key: vec!["ip".to_owned()] }),
+        concurrency: Some(ConcurrencySpec {
+            max: 5,
+            key: vec!["ip".to_owned()],
+            store: None,
+            lost: None,
+        }),
         ..Specs::default()
     };
     let draft = Draft {
