@@ -65,5 +65,7 @@ mod samples;
 mod service;
 #[path = "e2e/shared.rs"]
 mod shared;
+#[path = "e2e/shared_kinds.rs"]
+mod shared_kinds;
 #[path = "e2e/streaming.rs"]
 mod streaming;
