@@ -259,3 +259,47 @@ fn text(hasher: &mut impl Hasher, bytes: &[u8]) {
     hasher.write_u64(bytes.len() as u64);
     hasher.write(bytes);
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::admit::rate_limit::Limits;
+    use crate::facts::Identity;
+    use crate::sim::{Head, facts};
+    use crate::time::Now;
+
+    #[test]
+    fn a_key_that_is_spelled_is_the_one_that_requests_have() {
+        let (ledger, limits) = (Ledger::new(8, [1; 16]), Limits::default());
+        let head = Head::new(&[("x-api-key", "k,1"), ("x-app", "web")]);
+        let known = Identity { user: Some("ann"), tenant: Some("acme"), claims: &[] };
+        let nameless = Identity { user: None, tenant: Some("acme"), claims: &[] };
+        // (parts, who asks, the key as written)
+        let table: &[(&[&str], Option<Identity<'_>>, &str)] = &[
+            (&["ip"], None, "10.0.0.1"),
+            (&["ip/24"], None, "10.0.0.77"),
+            (&["api_key"], None, "k,1"),
+            (&["ip", "method"], None, "10.0.0.1,GET"),
+            (&["header:x-app", "path"], None, "web,/a"),
+            (&["route"], None, "r"),
+            (&["tenant"], Some(known), "acme"),
+            (&["tenant", "user"], Some(known), "acme,ann"),
+            (&["tenant|ip"], None, "ip=10.0.0.1"),
+            (&["tenant|ip"], Some(nameless), "tenant=acme"),
+            (&["tenant|ip"], Some(nameless), "acme"),
+        ];
+        for (parts, identity, written) in table {
+            let texts: Vec<String> = parts.iter().map(|part| (*part).to_owned()).collect();
+            let key = Key::parse(&texts).unwrap();
+            let facts = Facts { headers: head.headers(), identity: *identity, ..facts("/a") };
+            let route = RouteKey::of(&["r"]);
+            let ask =
+                Ask { now: Now::default(), facts: &facts, route, ledger: &ledger, limits: &limits };
+            assert_eq!(key.spelled(7, written), Ok(key.name(7, &ask)), "{parts:?} {written}");
+        }
+        let key = Key::parse(&["ip".to_owned(), "method".to_owned()]).unwrap();
+        for wrong in ["10.0.0.1", "10.0.0.1,GET,1", "nobody,GET"] {
+            assert!(key.spelled(7, wrong).is_err(), "{wrong}");
+        }
+    }
+}
