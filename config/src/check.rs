@@ -65,16 +65,19 @@ impl Written {
     fn read(document: &Document<'_>, reader: &mut Reader) -> Self {
         root(document, reader);
         let store: StoreTable = table(document, reader, "store");
+        let server: ServerTable = table(document, reader, "server");
         Self {
-            server: table(document, reader, "server"),
             admin: table(document, reader, "admin"),
             log: table(document, reader, "log"),
             draft: Draft {
                 upstreams: each(document, reader, "upstream", PLACEHOLDER_UPSTREAM),
                 limits: each(document, reader, "limit", PLACEHOLDER_LIMIT),
                 routes: routes(document, reader),
+                shed: table(document, reader, "shed"),
                 nodes: store.redis.as_ref().map(|redis| redis.nodes),
+                zone: server.zone.clone(),
             },
+            server,
             store,
         }
     }
@@ -253,7 +256,8 @@ fn kind(value: &DeValue<'_>) -> &'static str {
 }
 
 const VERSION: u32 = 1;
-const ROOT: &[&str] = &["version", "server", "admin", "log", "store", "upstream", "limit", "route"];
+const ROOT: &[&str] =
+    &["version", "server", "admin", "log", "store", "shed", "upstream", "limit", "route"];
 /// Tables of named tables.
 pub(crate) const NAMED: &[&str] = &["upstream", "limit", "route"];
 const NAME_MAX: usize = 64;

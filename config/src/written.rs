@@ -64,6 +64,8 @@ pub(crate) struct ServerTable {
     /// Header fields that only the gateway may set: taken off every client's request, besides
     /// `x-user-*`, `x-tenant-id` and `x-internal-*`. A name may end in `*`.
     pub(crate) identity_headers: Vec<HeaderPattern>,
+    /// The zone that this gateway is in. Servers with the same label `zone` are preferred.
+    pub(crate) zone: Option<String>,
 }
 
 impl Default for ServerTable {
@@ -87,6 +89,7 @@ impl Default for ServerTable {
             limit_keys: 262_144,
             limit_headers: LimitHeaders::Draft10,
             identity_headers: Vec::new(),
+            zone: None,
         }
     }
 }

@@ -23,5 +23,6 @@ mod proxy;
 pub mod runtime;
 mod store;
 mod sweep;
+mod sys;
 mod upstream;
 mod worker;

@@ -5,7 +5,7 @@
 use std::rc::Rc;
 
 use sluice_policy::decision::{Decision, Event};
-use sluice_policy::facts::Facts;
+use sluice_policy::facts::{Facts, Headers};
 use sluice_policy::flight::{Ending, Finish, Flight};
 
 use crate::http::answer::Page;
@@ -36,14 +36,19 @@ pub(crate) async fn serve<X: Exchange>(worker: &Rc<Worker>, exchange: &mut X) {
                     Called::Client(fault) => break excuse(exchange, fault).await,
                 }
             }
-            Decision::Relay => break relay(exchange, guard.flight(), response.take()).await,
+            Decision::Relay => {
+                if let Some(response) = &response {
+                    guard.settle(&exchange.facts(), response);
+                }
+                break relay(exchange, guard.flight(), response.take()).await;
+            }
             Decision::Answer(answer) => {
                 if let Some(response) = response.take() {
                     response.discard(worker);
                 }
                 let flight = guard.flight();
                 let id = exchange.passport().request_id(exchange.head());
-                let page = Page::of(&answer, flight.plan(), &exchange.facts(), id);
+                let page = Page::of(&answer, flight, &exchange.facts(), id);
                 break exchange.answer(&page, told(flight)).await;
             }
             Decision::Wait(until) => {
@@ -99,6 +104,12 @@ impl<'w> Guard<'w> {
     fn decide(&mut self, facts: &Facts<'_>, event: Event) -> Decision {
         let flight = self.flight.as_mut().expect("there until the end");
         self.worker.decide(facts, flight, event)
+    }
+
+    fn settle(&mut self, facts: &Facts<'_>, response: &Response) {
+        let flight = self.flight.as_mut().expect("there until the end");
+        let head = Headers::new(response.text(), &response.head().fields);
+        self.worker.settle(facts, flight, head);
     }
 
     fn end<X: Exchange>(mut self, exchange: &X, sent: Sent) {

@@ -12,8 +12,10 @@ use crate::facts::{Body, Facts};
 use crate::flight::{Attempt, Finish, Flight, Otherwise, Phase, Step};
 use crate::plan::{Plan, Route, RouteId, Target, UpstreamId};
 use crate::recover::{Reach, Remedy, idempotent, remedy, within_budget};
+use crate::shed::Priority;
 use crate::steer::Spot;
 use crate::steer::guard::{Permits, Verdict as Outcome, timed};
+use crate::steer::hash::affinity;
 use crate::time::Now;
 
 impl Policy {
@@ -25,6 +27,14 @@ impl Policy {
         if let Some(answer) = self.switches.verdict(route) {
             return over(flight, answer);
         }
+        if flight.phase == Phase::New {
+            let priority = self.rank(facts, flight, route);
+            if let Some(answer) = self.shed.verdict(&self.ledger, &plan, self.in_flight, priority) {
+                flight.trail.push(Step::refused("shed"));
+                return over(flight, answer);
+            }
+        }
+        flight.tries.affinity = affinity(&plan, route, facts);
         let ask = Ask { now, facts, route: route.key, ledger: &self.ledger, limits: &plan.limits };
         match self.chain.check(&ask, &plan.rules, id, flight) {
             Verdict::Pass if !flight.delay.is_zero() => {
@@ -47,6 +57,15 @@ impl Policy {
             }
             Verdict::Deny(answer) => over(flight, answer),
         }
+    }
+
+    /// What it is worth: what its route says, or less when it is of somebody who has too much in
+    /// progress already.
+    fn rank(&self, facts: &Facts<'_>, flight: &mut Flight, route: &Route) -> Priority {
+        if let Some(tenant) = facts.identity.and_then(|identity| identity.tenant) {
+            flight.tenant = Some(self.ledger.tenants.enter(self.ledger.hasher(), tenant));
+        }
+        flight.priority(route)
     }
 
     /// The wait is over.
@@ -160,6 +179,16 @@ impl Policy {
                 return give_up(flight);
             }
         };
+        let seat = match self.shed.enter(&plan, id, flight.priority(route)) {
+            Ok(seat) => seat,
+            Err(shed) => {
+                flight.trail.push(Step::refused("adaptive"));
+                if flight.tries.calls == 0 {
+                    flight.otherwise = Otherwise::Answer(shed);
+                }
+                return self.nowhere(now, flight, id, Permits { upstream, ..Permits::default() });
+            }
+        };
         let mut found = self.steer.place(&plan, id, &flight.tries, false, now.at);
         let all = match reach {
             Reach::Others => false,
@@ -170,12 +199,23 @@ impl Policy {
             found = self.steer.place(&plan, id, &flight.tries, true, now.at);
         }
         let Some((spot, endpoint)) = found else {
-            let nowhere = Spot { upstream: id, endpoint: u16::MAX };
-            let permits = Permits { upstream, endpoint: None };
-            self.steer.judge(&plan, nowhere, permits, Outcome::Nothing, now.at);
-            return give_up(flight);
+            return self.nowhere(now, flight, id, Permits { seat, upstream, endpoint: None });
         };
-        self.send(now, flight, route, spot, Permits { upstream, endpoint }, false)
+        self.send(now, flight, route, spot, Permits { seat, upstream, endpoint }, false)
+    }
+
+    /// It goes to no server: what was held for it is given back.
+    fn nowhere(
+        &mut self,
+        now: Now,
+        flight: &mut Flight,
+        id: UpstreamId,
+        permits: Permits,
+    ) -> Decision {
+        let plan = Rc::clone(&flight.plan);
+        let nowhere = Spot { upstream: id, endpoint: u16::MAX };
+        self.steer.judge(&plan, nowhere, permits, Outcome::Nothing, now.at);
+        give_up(flight)
     }
 
     /// The breakers hear how it went, by what is known with the head; and it may not be good

@@ -10,6 +10,8 @@ use crate::ledger::leases::Occupied;
 use crate::ledger::{Permit, Receipt};
 use crate::mechanism::window::Era;
 use crate::plan::{EndpointKey, Plan, Route, RouteId, UpstreamId};
+use crate::shed::Priority;
+use crate::shed::tenant::Tenant;
 use crate::steer::guard::Permits;
 use crate::steer::{Pinned, Spot};
 use crate::time::Instant;
@@ -47,6 +49,8 @@ pub struct Flight {
     pub(crate) otherwise: Otherwise,
     pub(crate) trail: Trail,
     pub(crate) parked: Option<Parked>,
+    /// Whose it is, once it was let in.
+    pub(crate) tenant: Option<Tenant>,
 }
 
 /// A flight that waits for a store to be asked.
@@ -109,6 +113,8 @@ pub(crate) struct Tries {
     /// A connection that was found dead has been replaced once.
     pub(crate) refreshed: bool,
     pub(crate) last: Option<Spot>,
+    /// What the request is known by, where that decides where it goes.
+    pub(crate) affinity: Option<u64>,
     failed: [u16; Self::FAILED_MAX],
     failed_len: u8,
 }
@@ -131,6 +137,11 @@ impl Tries {
 }
 
 impl Flight {
+    pub(crate) fn priority(&self, route: &Route) -> Priority {
+        let heavy = self.tenant.as_ref().is_some_and(|tenant| tenant.heavy);
+        if heavy { route.priority.lower() } else { route.priority }
+    }
+
     pub fn plan(&self) -> &Plan {
         &self.plan
     }
@@ -245,6 +256,13 @@ impl Record {
     /// The plan this request was judged by: the one in which its ids mean something.
     pub fn plan(&self) -> &Plan {
         &self.plan
+    }
+
+    /// What it was shed by, and its class, by name.
+    pub fn shed(&self) -> Option<(&'static str, &'static str)> {
+        let reason = crate::shed::reason(self.answer?.code)?;
+        let route = self.plan.route(self.route?)?;
+        Some((reason, route.priority.name()))
     }
 
     /// Why and from where, by name, when the answer stood for what could not be had.

@@ -22,6 +22,7 @@ pub mod mechanism;
 pub mod plan;
 mod recover;
 mod route;
+pub mod shed;
 #[cfg(any(test, feature = "sim"))]
 pub mod sim;
 mod steer;
@@ -33,16 +34,18 @@ use core::time::Duration;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use crate::admit::Chain;
+use crate::admit::rate_limit::settle;
+use crate::admit::{Ask, Chain};
 use crate::course::over;
 use crate::decision::{Answer, Decision, Event};
 use crate::degrade::Switches;
-use crate::facts::Facts;
+use crate::facts::{Facts, Headers};
 use crate::flight::{Ending, Flight, Otherwise, Phase, Record, Tries};
 use crate::ledger::Ledger;
 use crate::plan::Plan;
 use crate::recover::idempotent;
 use crate::route::Hit;
+use crate::shed::Shed;
 use crate::steer::{Pinned, Steer};
 use crate::time::{Instant, Now};
 use crate::world::{Effect, Signal, Snapshot};
@@ -55,6 +58,7 @@ pub struct Policy {
     chain: Chain,
     steer: Steer,
     switches: Switches,
+    shed: Shed,
     in_flight: u32,
     /// A flight has been parked since the last poll.
     parked: bool,
@@ -71,6 +75,7 @@ impl Policy {
             ledger.prepare();
         }
         Self {
+            shed: Shed::new(&ledger, &plan, seed),
             plan: steer.pin(plan),
             ledger,
             chain: Chain::default(),
@@ -87,6 +92,7 @@ impl Policy {
         if plan.limits.slide() {
             self.ledger.prepare();
         }
+        self.shed.adopt(&plan);
         self.plan = self.steer.pin(plan);
         self.steer.forget();
     }
@@ -121,6 +127,7 @@ impl Policy {
             trail: flight::Trail::default(),
             parked: None,
             occupied: None,
+            tenant: None,
         }
     }
 
@@ -168,6 +175,25 @@ impl Policy {
         }
     }
 
+    /// The response that is passed on has this head: limits that take their cost from it are
+    /// charged the rest. Without such limits it does nothing.
+    pub fn settle(
+        &mut self,
+        now: Now,
+        facts: &Facts<'_>,
+        flight: &mut Flight,
+        response: Headers<'_>,
+    ) {
+        let plan = Rc::clone(&flight.plan);
+        let route = flight.route.and_then(|id| Some((plan.rules.limits_of(id)?, plan.route(id)?)));
+        if let Some((rule, route)) = route.filter(|_| plan.limits.follow()) {
+            let now = self.forward(now);
+            let (ledger, limits) = (&*self.ledger, &plan.limits);
+            let ask = Ask { now, facts, route: route.key, ledger, limits };
+            settle(&ask, rule, response, flight);
+        }
+    }
+
     /// The request is over, whichever way. Takes the flight, so no permit can leak.
     pub fn end(&mut self, now: Now, mut flight: Flight, ending: Ending) -> Record {
         let now = self.forward(now);
@@ -180,6 +206,9 @@ impl Policy {
         {
             // It left the queue: its turn goes to the next, if none has come after it.
             self.ledger.give_back(&receipt, meter);
+        }
+        if let Some(tenant) = flight.tenant.take() {
+            self.ledger.tenants.leave(tenant);
         }
         if let Some(route) = flight.route {
             let plan = Rc::clone(&flight.plan);
@@ -210,14 +239,19 @@ impl Policy {
             Signal::Tick => {
                 let plan = Rc::clone(&self.plan);
                 self.steer.tick(&plan, now.at);
+                self.shed.tick(&self.ledger, &plan, now.at, self.in_flight);
             }
             Signal::Force { breaker, force } => {
                 self.ledger.force(breaker, now.at, force);
             }
             Signal::Vitals { out } => self.steer.heed(&self.plan, now.at, out),
-            Signal::Switches(switches) => self.switches = switches.clone(),
+            Signal::Pressure { lag } => self.shed.lagged(lag),
+            Signal::Switches(switches) => {
+                self.steer.drain(&self.plan, now.at, &switches.drained);
+                self.switches = switches.clone();
+            }
             // Nothing that decides listens to these yet.
-            Signal::Members { .. } | Signal::Probed { .. } | Signal::Pressure { .. } => {}
+            Signal::Members { .. } | Signal::Probed { .. } => {}
         }
     }
 
@@ -233,7 +267,11 @@ impl Policy {
 
     /// What this worker knows, for the admin API.
     pub fn inspect(&self, _now: Now) -> Snapshot {
-        Snapshot { in_flight: self.in_flight, endpoints: self.steer.seats().collect() }
+        Snapshot {
+            in_flight: self.in_flight,
+            endpoints: self.steer.seats().collect(),
+            shedding: self.shed.shedding(),
+        }
     }
 
     /// A clock that goes back stands still instead.

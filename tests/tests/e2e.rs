@@ -45,6 +45,8 @@ mod life;
 mod limits;
 #[path = "e2e/names.rs"]
 mod names;
+#[path = "e2e/overload.rs"]
+mod overload;
 #[path = "e2e/papers.rs"]
 mod papers;
 #[path = "e2e/pipelining.rs"]
@@ -55,6 +57,8 @@ mod proxying;
 mod refused;
 #[path = "e2e/resilience.rs"]
 mod resilience;
+#[path = "e2e/rest.rs"]
+mod rest;
 #[path = "e2e/reuse.rs"]
 mod reuse;
 #[path = "e2e/routing.rs"]
@@ -67,5 +71,9 @@ mod service;
 mod shared;
 #[path = "e2e/shared_kinds.rs"]
 mod shared_kinds;
+#[path = "e2e/spent.rs"]
+mod spent;
+#[path = "e2e/steering.rs"]
+mod steering;
 #[path = "e2e/streaming.rs"]
 mod streaming;

@@ -10,6 +10,7 @@ pub(crate) mod h1;
 pub(crate) mod head;
 mod limit;
 pub(crate) mod parse;
+pub(crate) mod rest;
 mod target;
 pub(crate) mod write;
 

@@ -8,6 +8,8 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use super::shed::ShedCells;
+
 /// A figure that only its worker changes.
 #[derive(Debug, Default)]
 pub(crate) struct Cell(AtomicU64);
@@ -22,6 +24,10 @@ impl Cell {
         self.0.store(self.0.load(Relaxed).saturating_sub(n), Relaxed);
     }
 
+    pub(crate) fn set(&self, value: u64) {
+        self.0.store(value, Relaxed);
+    }
+
     pub(crate) fn value(&self) -> u64 {
         self.0.load(Relaxed)
     }
@@ -31,6 +37,7 @@ impl Cell {
 #[derive(Debug, Default)]
 pub(crate) struct Cells {
     pub(crate) connections_open: Cell,
+    pub(crate) connections_resting: Cell,
     pub(crate) connections_total: Cell,
     /// Refused at the worker's or the client address's bound.
     pub(crate) connections_refused: Cell,
@@ -64,6 +71,7 @@ pub(crate) struct Cells {
     pub(crate) log_lines: Cell,
     /// Log lines dropped because the writer was behind.
     pub(crate) log_dropped: Cell,
+    pub(crate) shed: ShedCells,
     /// Every request, whatever its route.
     pub(crate) all: Timings,
     /// Requests that no route took.

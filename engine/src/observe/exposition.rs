@@ -40,8 +40,11 @@ type Read = fn(&Cells) -> &Cell;
 /// Name, help text, and where it is counted.
 type Figure = (&'static str, &'static str, Read);
 
-const GAUGES: [Figure; 3] = [
+const GAUGES: [Figure; 4] = [
     ("sluice_connections_open", "Client connections open now.", |c| &c.connections_open),
+    ("sluice_connections_resting", "Of these, at rest: without a task and buffers.", |c| {
+        &c.connections_resting
+    }),
     ("sluice_requests_in_flight", "Requests begun and not ended.", |c| &c.in_flight),
     ("sluice_upstream_connections_open", "Connections to upstreams open now.", |c| {
         &c.upstream_connections_open
@@ -109,6 +112,7 @@ pub(crate) fn workers(workers: &[Arc<Cells>]) -> String {
     }
     routes(&mut text, &by_name(workers, Cells::routes));
     limits(&mut text, &by_name(workers, Cells::limits));
+    super::shed::expose(&mut text, workers);
     text.finish()
 }
 

@@ -9,9 +9,9 @@ use std::sync::Arc;
 use sluice_config::Config;
 use sluice_policy::Policy;
 use sluice_policy::decision::{Decision, Event};
-use sluice_policy::facts::Facts;
+use sluice_policy::facts::{Facts, Headers};
 use sluice_policy::flight::{Ending, Flight, Record};
-use sluice_policy::time::Now;
+use sluice_policy::time::{Instant, Now};
 use sluice_policy::world::{Effect, Signal};
 use tokio::sync::Notify;
 
@@ -20,11 +20,12 @@ use crate::buffer::Buffers;
 use crate::clock::{Clock, WallOffset};
 use crate::http::head::Head;
 use crate::http::parse::{BadHead, HeadRules};
+use crate::http::rest::Resting;
 use crate::http::write::Passport;
 use crate::ids::Ids;
 use crate::observe::cells::{Cells, LimitCells, RouteCells};
 use crate::observe::record::{Lines, Refusal};
-use crate::runtime::Stop;
+use crate::runtime::{Pipes, Stop, Turns};
 use crate::sweep::Sweeper;
 use crate::upstream::pool::Pools;
 
@@ -35,6 +36,9 @@ pub(crate) struct Worker {
     pub(crate) sweeper: Rc<Sweeper>,
     pub(crate) pools: Pools,
     pub(crate) buffers: Buffers,
+    pub(crate) pipes: Pipes,
+    pub(crate) turns: Turns,
+    pub(crate) resting: Resting,
     pub(crate) ids: Ids,
     pub(crate) stop: Stop,
     /// Connections by client address, where they are bounded.
@@ -48,6 +52,7 @@ pub(crate) struct Worker {
     now: Cell<Now>,
     date: Cell<(u64, Date)>,
     ticks: Cell<u32>,
+    ticked: Cell<Instant>,
 }
 
 /// IMF-fixdate (RFC 9110 section 5.6.7) is 29 bytes long.
@@ -121,6 +126,9 @@ impl Worker {
             sweeper: Sweeper::new(now.at),
             pools,
             buffers: Buffers::default(),
+            pipes: Pipes::default(),
+            turns: Turns::default(),
+            resting: Resting::default(),
             stop: Stop::default(),
             clients: RefCell::default(),
             policy: RefCell::new(Policy::new(Arc::clone(&config.plan), ledger, ids.draw())),
@@ -133,6 +141,7 @@ impl Worker {
             now: Cell::new(now),
             date: Cell::new((0, [b' '; 29])),
             ticks: Cell::new(0),
+            ticked: Cell::new(now.at),
             cells,
         })
     }
@@ -185,6 +194,11 @@ impl Worker {
             }
         }
         decision
+    }
+
+    /// This head is passed on.
+    pub(crate) fn settle(&self, facts: &Facts<'_>, flight: &mut Flight, response: Headers<'_>) {
+        self.policy.borrow_mut().settle(self.now_cached(), facts, flight, response);
     }
 
     pub(crate) fn end(&self, flight: Flight, ending: Ending) -> Record {
@@ -266,7 +280,7 @@ impl Worker {
     }
 
     /// Housekeeping. True: drained, nothing is left to do.
-    pub(super) fn tick(&self) -> bool {
+    pub(super) fn tick(self: &Rc<Self>) -> bool {
         let ticks = self.ticks.get().wrapping_add(1);
         self.ticks.set(ticks);
         if ticks.is_multiple_of(WALL_TICKS) {
@@ -274,7 +288,11 @@ impl Worker {
         }
         let now = self.now();
         self.sweeper.sweep(now.at);
-        self.policy.borrow_mut().signal(now, Signal::Tick);
+        self.resting.sweep(self, now.at, self.stop.stopped().then_some(DRAIN_IDLE));
+        let lag = now.at.since(self.ticked.replace(now.at)).saturating_sub(super::TICK);
+        self.cells.shed.lag_us.set(u64::try_from(lag.as_micros()).unwrap_or(u64::MAX));
+        self.signal(Signal::Pressure { lag });
+        self.signal(Signal::Tick);
         if ticks.is_multiple_of(POOL_TICKS) {
             self.pools.sweep(now.at);
         }
@@ -297,6 +315,7 @@ impl Current {
     fn count(&self, record: &Record, method: &str, cells: &Cells) {
         let (status, took) = (record.ending.status, record.took);
         cells.all.record(took);
+        cells.shed.count(record);
         cells
             .clients_gone
             .add(u64::from(record.ending.finish == sluice_policy::flight::Finish::ClientGone));

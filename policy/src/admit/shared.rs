@@ -107,6 +107,9 @@ impl Shared {
         if spec.shadow {
             problem(".shadow", "a limit with a store can't be in shadow", hint);
         }
+        if matches!(spec.cost, Some(CostSpec::Response(_))) {
+            problem(".cost", "a limit with a store can't take its cost from a response", hint);
+        }
         let numbers = numbers(spec, nodes);
         let (terms, share) = (numbers.terms(), numbers.share());
         if terms.is_none() || share.is_none() {
@@ -242,7 +245,7 @@ fn numbers(spec: &LimitSpec, nodes: u32) -> Numbers {
     let capacity = spec.burst.unwrap_or(tokens).max(1);
     let cost = match spec.cost {
         Some(CostSpec::Fixed(cost)) => cost.max(1),
-        None | Some(CostSpec::Header(_)) => 1,
+        None | Some(CostSpec::Header(_) | CostSpec::Response(_)) => 1,
     };
     let LimitSpec { kind, rate, strict, .. } = *spec;
     Numbers { kind, rate, capacity, cost, strict, nodes }

@@ -1,6 +1,6 @@
 //! Host + path + method + … → route. The most specific match wins; order of writing never matters.
 
-mod condition;
+pub(crate) mod condition;
 pub(crate) mod pattern;
 mod trie;
 
@@ -271,6 +271,7 @@ mod tests {
             fallback: None,
             group: None,
             vital: false,
+            priority: crate::shed::Priority::Normal,
             strip_prefix: None,
             add_prefix: None,
             request_headers: HeaderSpec::default(),

@@ -2,6 +2,7 @@
 //! fuzzer, and for tests that throw random bytes.
 
 use core::net::IpAddr;
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use crate::Policy;
@@ -11,16 +12,19 @@ use crate::admit::rate_limit::{Kind, LimitSpec};
 use crate::admit::size::SizeSpec;
 use crate::decision::{Decision, Event, Failure};
 use crate::degrade::FallbackSpec;
+use crate::draft::balance::{Balance, BalanceSpec};
 use crate::draft::breaker::BreakerSpec;
 use crate::draft::retry::RetrySpec;
 use crate::draft::{
-    Balance, Draft, HeaderSpec, RouteSpec, ServerSpec, TimeoutSpec, UpstreamSpec, WhereSpec,
+    Draft, HeaderSpec, RouteSpec, ServerSpec, TimeoutSpec, UpstreamSpec, WhereSpec,
 };
 use crate::facts::{Body, Facts, Field, Headers};
 use crate::flight::{Ending, Finish, Flight};
 use crate::health::HealthSpec;
 use crate::ledger::Ledger;
 use crate::plan::{EndpointKey, Plan};
+use crate::shed::Priority;
+use crate::shed::adaptive::{AdaptiveSpec, Bounds};
 use crate::time::{Instant, Now, Wall};
 use crate::unit::{ByteSize, Rate, Span};
 use crate::world::Signal;
@@ -101,10 +105,16 @@ fn end(worker: &mut Policy, now: Now, flight: Flight) {
 
 /// A plan with every filter on a route of that match text; None when the text is not one.
 fn plan(matches: &str) -> Option<Plan> {
-    let server = |addr: &str, weight| ServerSpec { addr: addr.to_owned(), weight };
+    let server = |addr: &str, weight| ServerSpec {
+        addr: addr.to_owned(),
+        weight,
+        labels: BTreeMap::from([("zone".to_owned(), addr.to_owned())]),
+    };
+    let key = Some(vec!["header:x".to_owned()]);
     let upstream = UpstreamSpec {
         servers: vec![server("10.0.0.1:80", 1), server("10.0.0.2:80", 3)],
-        balance: Balance::P2c,
+        balance: BalanceSpec { kind: Balance::Hash, key, ..BalanceSpec::default() },
+        prefer_zone: true,
         connections: None,
         keepalive: None,
         timeout: TimeoutSpec::default(),
@@ -114,6 +124,7 @@ fn plan(matches: &str) -> Option<Plan> {
             ..BreakerSpec::default()
         }),
         eject: None,
+        adaptive: Some(AdaptiveSpec::On(Bounds::default())),
         health: Some(HealthSpec::default()),
     };
     let route = RouteSpec {
@@ -131,6 +142,7 @@ fn plan(matches: &str) -> Option<Plan> {
         fallback: Some(FallbackSpec::default()),
         group: None,
         vital: false,
+        priority: Priority::Normal,
         strip_prefix: None,
         add_prefix: None,
         request_headers: HeaderSpec::default(),
@@ -154,6 +166,8 @@ fn plan(matches: &str) -> Option<Plan> {
         ..Specs::default()
     };
     let draft = Draft {
+        shed: crate::shed::spec::ShedSpec::default(),
+        zone: Some("10.0.0.1:80".to_owned()),
         upstreams: vec![("a".to_owned(), upstream)],
         limits: vec![
             ("fine".to_owned(), limit(keys)),

@@ -1,5 +1,6 @@
 //! Breakers of upstreams and endpoints, as one worker holds them.
 
+use core::sync::atomic::AtomicU32;
 use core::time::Duration;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -11,6 +12,7 @@ use crate::facts::Body;
 use crate::ledger::boards::{BoardId, Boards};
 use crate::mechanism::breaker::{Board, Outcome, Permit, Rule};
 use crate::mechanism::window::{BUCKETS, Counts, Era, Local};
+use crate::shed::gate::Seat;
 use crate::time::Instant;
 use crate::unit::Ratio;
 
@@ -35,6 +37,8 @@ pub(crate) struct Eject {
     pub(crate) breaker: Breaker,
     /// The most endpoints that are out at once, as a number of them.
     pub(crate) out_max: usize,
+    /// Those that fail far oftener than others are, too.
+    pub(crate) outliers: bool,
     pub(crate) panic: Ratio,
 }
 
@@ -64,6 +68,11 @@ impl Guard {
         self.boards.at(self.id)
     }
 
+    /// Requests under way over all workers, where they are counted.
+    pub(crate) fn load(&self) -> &AtomicU32 {
+        self.boards.load(self.id)
+    }
+
     /// One more request, of which a part may be retried.
     pub(crate) fn asked(&self, now: Instant) {
         self.asked.good(self.boards.budget(self.id), Era::FIRST, now, BUDGET_BUCKET_NS);
@@ -91,9 +100,11 @@ impl Guard {
     }
 }
 
-/// What an attempt holds of the breakers around it.
+/// What an attempt holds of the gate and the breakers around it.
 #[derive(Debug, Default)]
 pub(crate) struct Permits {
+    /// At the upstream's gate.
+    pub(crate) seat: Option<Seat>,
     pub(crate) upstream: Option<Permit>,
     pub(crate) endpoint: Option<Permit>,
 }
@@ -119,10 +130,11 @@ pub(crate) enum Verdict {
 }
 
 impl Breaker {
-    pub(crate) fn outcome(&self, verdict: Verdict) -> Outcome {
+    pub(crate) fn outcome(&self, board: &Board, verdict: Verdict, now: Instant) -> Outcome {
         match verdict {
             Verdict::Responded { status, took, timed } => {
-                let slow = self.rule.slow.is_some_and(|(slow, _)| timed && took > slow);
+                let slow = board.slow(&self.rule, now);
+                let slow = timed && slow.is_some_and(|slow| took > slow);
                 match (self.failures.status(status), slow) {
                     (true, _) => Outcome::Bad,
                     (false, true) => Outcome::Slow,

@@ -1,6 +1,7 @@
 //! An HTTP/1 connection as the exchange in progress on it.
 
-use std::future::poll_fn;
+use std::future::{Future, poll_fn};
+use std::pin::pin;
 use std::rc::Rc;
 use std::task::{Context, Poll};
 
@@ -14,6 +15,8 @@ use crate::http::head::{Head, Version};
 use crate::http::parse::{Framing, ResponseHead};
 use crate::http::write::{self, Passport, ResponseExtras};
 use crate::http::{Exchange, Pending, Sent, Told};
+use crate::runtime::{Duct, End, Flow};
+use crate::sweep::Until;
 use crate::upstream::response::{Cut, Piece, Response};
 use crate::upstream::upload::UploadFault;
 
@@ -207,6 +210,10 @@ impl Connection {
     /// passed, and how it ended.
     async fn stream(&mut self, response: &mut Response, encoder: Encoder) -> (u64, Finish) {
         let worker = Rc::clone(&self.worker);
+        let plain = encoder == Encoder::Plain && response.upload.is_none();
+        if plain && let Some(duct) = response.duct(&worker, &self.writer) {
+            return self.splice(response, duct).await;
+        }
         let mut bytes = 0;
         let mut spare = Some(worker.buffers.large());
         let finish = loop {
@@ -236,6 +243,47 @@ impl Connection {
             worker.buffers.give(spare);
         }
         (bytes, finish)
+    }
+
+    /// Pass the rest on unseen. Returns the payload passed, and how it ended.
+    async fn splice(&mut self, response: &mut Response, mut duct: Duct) -> (u64, Finish) {
+        let worker = Rc::clone(&self.worker);
+        let finish = loop {
+            match duct.run() {
+                Ok(Flow::Done) => break Finish::Whole,
+                Ok(Flow::Burst) => worker.turns.pass().await,
+                Ok(Flow::Waits(End::From)) => {
+                    response.watch(&worker);
+                    let mut ready = pin!(duct.ready(End::From));
+                    let gone = poll_fn(|cx| match ready.as_mut().poll(cx) {
+                        Poll::Ready(()) => Poll::Ready(false),
+                        Poll::Pending => self.poll_gone(cx).map(|()| true),
+                    });
+                    if gone.await {
+                        break Finish::ClientGone;
+                    }
+                    if !response.unwatch() {
+                        worker.cells.upstream_cut.add(1);
+                        break Finish::UpstreamCut;
+                    }
+                }
+                Ok(Flow::Waits(End::To)) => {
+                    let timeout = self.current.config.server.write_timeout;
+                    self.taking.set(worker.now().at, timeout, Until::Both);
+                    duct.ready(End::To).await;
+                    self.taking.clear();
+                }
+                Err((End::From, _)) => {
+                    worker.cells.upstream_cut.add(1);
+                    break Finish::UpstreamCut;
+                }
+                Err((End::To, _)) => break Finish::ClientGone,
+            }
+        };
+        let moved = duct.moved;
+        response.passed(moved);
+        worker.pipes.give(duct);
+        (moved, finish)
     }
 
     /// None: the client has left.

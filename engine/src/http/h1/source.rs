@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use crate::buffer::{self, HEADROOM};
 use crate::http::ClientFault;
-use crate::http::body::Decoder;
-use crate::runtime::Reader;
+use crate::http::body::{Decoder, SPLICE_MIN};
+use crate::runtime::{Duct, Reader, Writer};
 use crate::sweep::{Until, Watch};
 use crate::upstream::response::Piece;
 use crate::worker::Worker;
@@ -88,6 +88,34 @@ impl Source {
             }
             *spare = Some(piece.buffer);
         }
+    }
+
+    /// A way for the rest of the body to `to` without reading it, where that is worth it.
+    pub(crate) fn duct(&self, worker: &Worker, to: &Writer) -> Option<Duct> {
+        let left = self.decoder.plain().filter(|left| *left >= SPLICE_MIN)?;
+        let bounded = self.bytes_max.is_none_or(|max| self.received + left <= max);
+        if !bounded || self.first.is_some() || self.watched {
+            return None;
+        }
+        self.reader.duct(to, &worker.pipes, left)
+    }
+
+    /// The next bytes are waited for elsewhere.
+    pub(crate) fn watch(&self, worker: &Worker) {
+        self.watch.set(worker.now().at, self.read_timeout, Until::Read);
+    }
+
+    /// They have come. False: too late.
+    pub(crate) fn unwatch(&self) -> bool {
+        let fired = self.watch.fired();
+        self.watch.clear();
+        !fired
+    }
+
+    /// So much of the body went by [`Self::duct`].
+    pub(crate) fn passed(&mut self, bytes: u64) {
+        self.received += bytes;
+        self.done = self.decoder.skip(bytes);
     }
 
     fn poll_read(
