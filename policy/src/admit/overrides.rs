@@ -28,7 +28,7 @@ impl Override {
             return Err(format!("no limit with a store is called `{limit}`"));
         };
         let name = parts.spelled(rule, key)?;
-        let (rate, burst) = value.trim().split_once(' ').unwrap_or((value.trim(), ""));
+        let (rate, burst) = value.trim().split_once(' ').unwrap_or_else(|| (value.trim(), ""));
         let rate: Rate = rate.parse().map_err(|_| format!("`{rate}` is no rate, like 500/s"))?;
         let burst = match burst.trim() {
             "" => None,

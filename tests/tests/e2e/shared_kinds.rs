@@ -42,7 +42,7 @@ fn a_sliding_window_over_three_gateways_never_admits_more_than_its_number() {
     eprintln!("{} asked, {admitted} admitted, {commands} commands", seen.len());
     let most = most_within(&seen, Duration::from_secs(1));
     assert!(most <= 200, "{most} within a second");
-    assert_eq!(admitted as usize, origin.requests().len(), "what was admitted has arrived");
+    assert_eq!(admitted, origin.requests().len() as u64, "what was admitted has arrived");
     assert!((600..=1000).contains(&admitted), "of 200 in each of 4 s: {admitted}");
     assert_eq!(admitted + count(&seen, 429..430), seen.len() as u64, "nothing but 200 and 429");
 }
