@@ -19,7 +19,7 @@ const MAX: u32 = 1 << 24;
 pub struct Concurrency;
 
 /// `concurrency = { max = 100 }`
-#[derive(Clone, Debug, Deserialize)]
+#[derive(Clone, Debug, Default, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct ConcurrencySpec {

@@ -157,12 +157,7 @@ fn plan(matches: &str) -> Option<Plan> {
     let specs = Specs {
         size: Some(SizeSpec { body: Some(ByteSize(1 << 32)), ..SizeSpec::default() }),
         limits: Some(["fine", "ip", "slide", "queue"].map(str::to_owned).to_vec()),
-        concurrency: Some(ConcurrencySpec {
-            max: 5,
-            key: vec!["ip".to_owned()],
-            store: None,
-            lost: None,
-        }),
+        concurrency: Some(five_at_once()),
         ..Specs::default()
     };
     let draft = Draft {
@@ -179,6 +174,10 @@ fn plan(matches: &str) -> Option<Plan> {
         nodes: None,
     };
     Plan::compile(draft).ok()
+}
+
+fn five_at_once() -> ConcurrencySpec {
+    ConcurrencySpec { max: 5, key: vec!["ip".to_owned()], ..ConcurrencySpec::default() }
 }
 
 /// What is left of the bytes. Read past the end, it is zeros.
