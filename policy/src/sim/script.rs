@@ -161,7 +161,6 @@ fn plan(matches: &str) -> Option<Plan> {
         ..Specs::default()
     };
     let draft = Draft {
-        shed: crate::shed::spec::ShedSpec::default(),
         zone: Some("10.0.0.1:80".to_owned()),
         upstreams: vec![("a".to_owned(), upstream)],
         limits: vec![
@@ -171,7 +170,7 @@ fn plan(matches: &str) -> Option<Plan> {
             ("queue".to_owned(), queue),
         ],
         routes: vec![("r".to_owned(), route, specs)],
-        nodes: None,
+        ..Draft::default()
     };
     Plan::compile(draft).ok()
 }
