@@ -134,6 +134,7 @@ fn operators_see_the_bound_of_every_limit() {
                   rate = \"5/min\"\n[limit.c]\nkind = \"quota\"\nrate = \"9/day\"\nshadow = true\n";
     let (_origin, sluice) = limited(limits, "limits = [\"a\", \"b\", \"c\"]");
     assert_eq!(sluice.client().get("/a").status(), 200);
+    sluice.wait_for_metric("sluice_limit_decisions_total{limit=\"a\",decision=\"allowed\"}", 1.0);
     let seen = sluice.admin("/v1/limits").json();
     let bounds: Vec<_> = (0..3).map(|i| seen["limits"][i]["bound"].as_str().unwrap()).collect();
     for (bound, words) in bounds.iter().zip([
