@@ -65,8 +65,8 @@ impl Written {
     fn read(document: &Document<'_>, reader: &mut Reader) -> Self {
         root(document, reader);
         let store: StoreTable = table(document, reader, "store");
+        let server: ServerTable = table(document, reader, "server");
         Self {
-            server: table(document, reader, "server"),
             admin: table(document, reader, "admin"),
             log: table(document, reader, "log"),
             draft: Draft {
@@ -75,7 +75,9 @@ impl Written {
                 routes: routes(document, reader),
                 shed: table(document, reader, "shed"),
                 nodes: store.redis.as_ref().map(|redis| redis.nodes),
+                zone: server.zone.clone(),
             },
+            server,
             store,
         }
     }

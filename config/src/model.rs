@@ -9,6 +9,7 @@ use serde_json::Value;
 use sluice_policy::plan::Plan;
 use sluice_policy::unit::{Network, Ratio};
 
+pub use crate::deadline::DeadlineHeader;
 use crate::problem::Problem;
 pub use crate::scalar::{Hide, LogTarget};
 use crate::secret::SecretRef;
@@ -57,6 +58,8 @@ pub struct Server {
     /// How many limit keys the node can count at once.
     pub limit_keys: u32,
     pub limit_headers: LimitHeaders,
+    /// None tells servers nothing of the time that is left.
+    pub deadline_header: Option<DeadlineHeader>,
     /// Lower case; a name that ends in `*` stands for all that begin so. Besides `x-user-*`,
     /// `x-tenant-id` and `x-internal-*`.
     pub identity_headers: Vec<String>,
@@ -130,6 +133,7 @@ impl From<ServerTable> for Server {
             encoded_slashes: table.encoded_slashes,
             limit_keys: table.limit_keys,
             limit_headers: table.limit_headers,
+            deadline_header: table.deadline_header.0,
             identity_headers: table.identity_headers.into_iter().map(|name| name.0).collect(),
         }
     }

@@ -45,8 +45,9 @@ impl Share {
         let reserve = upstreams.saturating_mul(3).min(self.0 / 2);
         // One at least: a gateway that lets nobody in can't even be asked what is wrong.
         let clients = asked.min(self.0 - reserve).max(1);
-        // No client has more than one request under way.
-        let left = self.0.saturating_sub(clients).saturating_sub(upstreams.min(clients));
+        // A client's request is under way to two servers at the most.
+        let used = clients.saturating_add(upstreams.min(clients.saturating_mul(2)));
+        let left = self.0.saturating_sub(used);
         Split { clients, pipes: left / 2 }
     }
 
@@ -92,7 +93,7 @@ mod tests {
         for (share, asked, upstreams, clients, pipes) in [
             (80, 16_384, 64, 40, 0),
             (80, 16_384, 10, 50, 10),
-            (80, 20, 64, 20, 20),
+            (80, 20, 64, 20, 10),
             (65_520, 16_384, 128, 16_384, 24_504),
             (10_000, 16_384, 128, 9_616, 128),
             (0, 16_384, 64, 1, 0),
