@@ -30,10 +30,10 @@ pub use check::parse;
 pub use diff::{Change, Effect, diff};
 pub use model::{
     AccessLog, Admin, Config, DeadlineHeader, EncodedSlashes, Hide, Io, LimitHeaders, Listen, Log,
-    LogTarget, RedisStore, Server,
+    LogTarget, RedisPlace, RedisStore, Server,
 };
 pub use problem::{Position, Problem, Problems, Severity, render};
 pub use reference::reference;
 pub use schema::schema;
 pub use secret::SecretRef;
-pub use store::StoreUrl;
+pub use store::{Server as StoreServer, StoreUrl};

@@ -1,7 +1,5 @@
 //! Balancing by key, by speed and by zone: who gets what, who moves, and who comes back.
 
-#![expect(clippy::unwrap_used, reason = "a test may")]
-
 mod written;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -100,8 +98,8 @@ fn a_key_sticks_over_workers_and_restarts_and_only_the_share_of_who_leaves_moves
         let count = before.iter().filter(|b| **b == server).count();
         assert!(count.abs_diff(weight * 1000) < weight * 100, "{server}: {count}");
     }
-    for gone in 0..4 {
-        node.vitals(&[keys[gone]]);
+    for (gone, key) in keys.iter().enumerate() {
+        node.vitals(&[*key]);
         let mut heirs = BTreeSet::new();
         for (i, user) in users.iter().enumerate() {
             let after = place(node.ask(i % 4, user));

@@ -47,7 +47,8 @@ pub(crate) struct Status {
 pub(crate) struct StoreStatus {
     /// `off`, `connecting`, `up` or `lost`.
     pub(crate) state: String,
-    pub(crate) server: Option<String>,
+    /// Those that hold something.
+    pub(crate) servers: Vec<String>,
     pub(crate) why: Option<String>,
     pub(crate) losses: u64,
     pub(crate) keys: u64,
@@ -197,7 +198,7 @@ fn store(desk: &Desk) -> StoreStatus {
     let ago = report.figures.answered_ago;
     StoreStatus {
         state: report.state.name().to_owned(),
-        server: report.server,
+        servers: report.servers.iter().map(ToString::to_string).collect(),
         why: report.why,
         losses: report.losses,
         keys: report.figures.keys,

@@ -120,9 +120,8 @@ impl Connection {
     }
 
     /// Close it, and keep its place in the pool.
-    pub(crate) fn into_place(self: Box<Self>) -> Place {
-        let Self { place, .. } = *self;
-        place
+    pub(crate) fn into_place(self) -> Place {
+        self.place
     }
 
     /// The armed read. The buffer holds [`HEADROOM`] in front.

@@ -128,7 +128,7 @@ mod tests {
             }
             times.sort_unstable();
             let exact = times[960 * 95 / 100];
-            let found = pace.p95().unwrap().as_micros() as u64;
+            let found = u64::try_from(pace.p95().unwrap().as_micros()).unwrap();
             assert!(found > exact && found <= exact + exact / 8 + 2, "{exact}: {found}");
         }
     }

@@ -157,8 +157,9 @@ mod tests {
             ring.push(era, mark);
             all.push(mark);
             let last = &all[all.len().saturating_sub(10)..];
-            let of = |mark| last.iter().filter(|m| **m == mark).count() as u32;
-            let expected = counts(last.len() as u32, of(Mark::Bad), of(Mark::Slow));
+            let number = |n: usize| u32::try_from(n).unwrap();
+            let of = |mark| number(last.iter().filter(|m| **m == mark).count());
+            let expected = counts(number(last.len()), of(Mark::Bad), of(Mark::Slow));
             assert_eq!(ring.sum(era), expected, "{step}");
         }
     }
