@@ -3,6 +3,8 @@
 
 use core::time::Duration;
 
+use sluice_policy::mechanism::lease::{Class, Count};
+use sluice_policy::plan::Plan;
 use sluice_policy::unit::Span;
 
 use crate::document::Document;
@@ -41,6 +43,42 @@ pub(crate) fn findings(document: &Document<'_>, server: &ServerTable) -> Vec<Fin
                 let hint = format!("from {REQUESTS_MIN} on, better 50 to 100, it tells something");
                 found.push((path, message, hint));
             }
+        }
+    }
+    found
+}
+
+/// Limits of a store that can't be kept as written, or not well.
+pub(crate) fn stored(document: &Document<'_>, plan: &Plan, nodes: u32) -> Vec<Finding> {
+    let mut found = Vec::new();
+    let mut warn = |path: &str, message: String, hint: String| {
+        found.push((path.to_owned(), message, hint));
+    };
+    for (name, _, terms) in plan.shared() {
+        let route = name.strip_prefix("route.").is_some();
+        let path = if route { format!("{name}.concurrency") } else { format!("limit.{name}") };
+        let whole_us = terms.whole_us().max(1);
+        let fast = u64::from(terms.capacity).saturating_mul(1_000_000) / whole_us > FAST && !route;
+        if fast && terms.class == Class::Direct {
+            let what = if terms.count == Count::Bucket { "a burst" } else { "a number" };
+            let message = format!(
+                "asks Redis for every request: {nodes} gateways can't hold parts of {what} of {}",
+                terms.capacity
+            );
+            let enough = 16 * nodes * terms.cost;
+            warn(&path, message, format!("{what} of {enough} or more is reserved in batches"));
+        }
+        let leased = terms.count == Count::Window && terms.class == Class::Lease;
+        if leased && terms.whole_us() < LEASE_US {
+            let message = "gateways hold parts of it for longer than its window".to_owned();
+            let hint = "up to a quarter of it stays unused; write a period of 1s or more";
+            warn(&path, message, hint.to_owned());
+        }
+        let lost = document.text_at(&format!("{path}.lost")).unwrap_or("local");
+        if lost == "local" && document.at(&["store", "redis", "nodes"]).is_none() {
+            let message = "while Redis is away, each gateway allows the whole limit".to_owned();
+            let hint = "write how many there are as `nodes` of [store.redis]";
+            warn(&path, message, hint.to_owned());
         }
     }
     found
@@ -120,5 +158,8 @@ fn lonely(document: &Document<'_>, path: &str, to: &str, found: &mut Vec<Finding
 }
 
 const CONNECTIONS: u64 = 64;
+/// Requests a second from which parts are reserved.
+const FAST: u64 = 20;
+const LEASE_US: u64 = 1_000_000;
 const REQUESTS_MIN: u32 = 20;
 const ROUTE_TIMEOUT: Span = Span(Duration::from_secs(10));

@@ -2,7 +2,6 @@
 
 use std::collections::BTreeSet;
 
-use sluice_policy::mechanism::lease::Class;
 use sluice_policy::plan::Plan;
 
 use crate::check::NAMED;
@@ -52,24 +51,8 @@ pub(crate) fn warnings(
         warn("admin.listen", message, "listen on 127.0.0.1, or keep the port behind a firewall");
     }
     let nodes = store.redis.as_ref().map_or(1, |redis| redis.nodes);
-    for (name, _, terms) in plan.shared() {
-        let path = format!("limit.{name}");
-        let fast = terms.refill * 50_000 > terms.units;
-        if fast && terms.class == Class::Direct {
-            let message = format!(
-                "asks Redis for every request: {nodes} gateways can't hold parts of a burst of {}",
-                terms.capacity
-            );
-            let hint =
-                format!("a burst of {} or more is reserved in batches", 16 * nodes * terms.cost);
-            warn(&path, message, &hint);
-        }
-        let lost = document.text_at(&format!("{path}.lost"));
-        if lost.unwrap_or("local") == "local" && document.at(&["store", "redis", "nodes"]).is_none()
-        {
-            let message = "while Redis is away, each gateway allows the whole limit".to_owned();
-            warn(&path, message, "write how many there are as `nodes` of [store.redis]");
-        }
+    for (path, message, hint) in lint::stored(document, plan, nodes) {
+        warn(&path, message, &hint);
     }
     if server.trusted_proxies.iter().any(|network| network.bits() == 0) {
         let message = "every client may claim to be another".to_owned();

@@ -8,7 +8,7 @@ use std::process::{Child, Command, Stdio};
 
 use redis::{Commands as _, Connection};
 use sluice_policy::mechanism::dice::Dice;
-use sluice_policy::mechanism::lease::{Class, Message, Reply, Terms};
+use sluice_policy::mechanism::lease::{Class, Count, Message, Reply, Terms};
 use sluice_policy::sim::reserve::Store;
 
 const SCRIPT: &str = include_str!("../src/store/reserve.lua");
@@ -69,10 +69,7 @@ impl Both {
         let modelled = self.model.call(i64::try_from(now).unwrap(), run, node, key, m);
         let mut call = self.script.prepare_invoke();
         call.key("{s}").key(format!("{{s}}{key}")).arg(run).arg(node).arg(now);
-        call.arg(match m.terms.class {
-            Class::Lease => "t",
-            Class::Direct => "d",
-        });
+        call.arg(m.terms.kind());
         for n in [m.terms.units, m.terms.refill, m.terms.capacity.into(), m.lease_us] {
             call.arg(n);
         }
@@ -83,6 +80,10 @@ impl Both {
         let [granted, left, wait_us, fair, flags] = told.try_into().unwrap();
         [Reply { granted, left, wait_us, fair, flags }, modelled]
     }
+}
+
+fn held(terms: &Terms) -> bool {
+    terms.class == Class::Lease || terms.count == Count::Places
 }
 
 /// A node that behaves, mostly.
@@ -98,6 +99,11 @@ struct Node {
 fn message(dice: &mut Dice, node: &mut Node, terms: Terms, now: u64) -> Message {
     let used = dice.below(node.held + 1);
     (node.held, node.spent) = (node.held - used, node.spent + used);
+    if terms.count == Count::Places {
+        // Some that were in use are free again.
+        let freed = dice.below(node.spent + 1);
+        (node.held, node.spent) = (node.held + freed, node.spent - freed);
+    }
     match dice.below(20) {
         // Spent while it could ask nobody.
         0 => node.spent += dice.below(20),
@@ -114,10 +120,8 @@ fn message(dice: &mut Dice, node: &mut Node, terms: Terms, now: u64) -> Message 
     let seq =
         if dice.below(15) == 0 { node.seq.saturating_sub(dice.below(3)).max(1) } else { node.seq };
     let (elapsed_us, since_seq) = node.last.map_or((0, 0), |(at, seq)| (now - at, seq));
-    let (held, demand) = match terms.class {
-        Class::Lease => (node.held, dice.below(5) * 150_000),
-        Class::Direct => (0, dice.below(4)),
-    };
+    let (held, demand) =
+        if held(&terms) { (node.held, dice.below(5) * 150_000) } else { (0, dice.below(4)) };
     Message {
         terms,
         lease_us: SEC,
@@ -132,13 +136,26 @@ fn message(dice: &mut Dice, node: &mut Node, terms: Terms, now: u64) -> Message 
     }
 }
 
+/// Of any kind.
+fn terms(dice: &mut Dice) -> Terms {
+    let pick = |dice: &mut Dice, n: u64| usize::try_from(dice.below(n)).unwrap();
+    let class = if dice.below(3) == 0 { Class::Direct } else { Class::Lease };
+    let count = [Count::Bucket, Count::Window, Count::Places][pick(dice, 3)];
+    let (units, refill) = match count {
+        Count::Bucket => [(1000, 1), (100_000, 7), (7, 3), (60_000_000, 1)][pick(dice, 4)],
+        // A log, parts, edges, months.
+        Count::Window => [(1, 3 * SEC), (50_000, 5 * SEC), (2 * SEC, 0), (0, 0)][pick(dice, 4)],
+        Count::Places => (1, 0),
+    };
+    let capacity = [1, 10, 100, 1000][pick(dice, 4)];
+    let strict = dice.below(3) == 0;
+    Terms { count, class, strict, units, refill, capacity, cost: 1 }
+}
+
 fn run(both: &mut Both, seed: u64) {
     let mut dice = Dice::new(seed);
-    let class = if dice.below(3) == 0 { Class::Direct } else { Class::Lease };
-    let (units, refill) =
-        [(1000, 1), (100_000, 7), (7, 3), (60_000_000, 1)][usize::try_from(dice.below(4)).unwrap()];
-    let capacity = [1, 10, 100, 1000][usize::try_from(dice.below(4)).unwrap()];
-    let mut terms = Terms { class, units, refill, capacity, cost: 1 };
+    let mut terms = terms(&mut dice);
+    let (capacity, units) = (terms.capacity, terms.units);
     both.reset(dice.below(4) > 0);
     let mut nodes: Vec<Node> = (0..4).map(|_| Node::default()).collect();
     let (mut now, mut run, mut skew) = (EPOCH, 1, 0);
@@ -149,8 +166,8 @@ fn run(both: &mut Both, seed: u64) {
             1 => skew = dice.below(20) * SEC,
             // A new configuration: other units, another capacity.
             2 => {
-                terms =
-                    Terms { units: units * (1 + dice.below(3)), capacity: capacity + 5, ..terms }
+                let units = units * (1 + dice.below(3));
+                terms = Terms { units, capacity: capacity + 5, ..terms };
             }
             _ => {}
         }
@@ -167,16 +184,16 @@ fn run(both: &mut Both, seed: u64) {
             node.held = 0;
         }
         // One in ten answers is lost.
-        if class == Class::Lease && m.seq == node.seq && dice.below(10) > 0 {
+        if held(&terms) && m.seq == node.seq && dice.below(10) > 0 {
             node.held += real.granted;
         }
-        let (level, out) = both.model.bucket("k").unwrap();
-        let units = i64::try_from(terms.units).unwrap();
-        let full = i64::from(terms.capacity) * units;
-        assert!(
-            level + out * units <= full || terms.capacity != capacity,
-            "seed {seed}: {level} {out}"
-        );
+        if terms.count == Count::Bucket {
+            let (level, out) = both.model.bucket("k").unwrap();
+            let units = i64::try_from(terms.units).unwrap();
+            let full = i64::from(terms.capacity) * units;
+            let fits = level + out * units <= full || terms.capacity != capacity;
+            assert!(fits, "seed {seed}: {level} {out}");
+        }
     }
 }
 

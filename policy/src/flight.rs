@@ -6,6 +6,7 @@ use std::rc::Rc;
 use crate::admit::rate_limit::LIMITS_MAX;
 use crate::decision::{Answer, Need};
 use crate::degrade::Cause;
+use crate::ledger::leases::Occupied;
 use crate::ledger::{Permit, Receipt};
 use crate::mechanism::pace::Pace;
 use crate::mechanism::window::Era;
@@ -43,6 +44,8 @@ pub struct Flight {
     /// How long such calls take, when it may be hedged.
     pub(crate) pace: Option<Rc<Pace>>,
     pub(crate) permit: Option<Permit>,
+    /// The same, of places that a store counts.
+    pub(crate) occupied: Option<Occupied>,
     pub(crate) limit: Option<Limit>,
     pub(crate) violated: Option<u16>,
     /// Every limit that refused this request.

@@ -2,12 +2,17 @@
 //! tell the store, in which batches, and what its answers mean. Pure: whoever owns a keeper moves
 //! the batches.
 
+use core::sync::atomic::AtomicU64;
+use core::sync::atomic::Ordering::Relaxed;
 use core::time::Duration;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use crate::admit::overrides::Override;
 use crate::ledger::Ledger;
+use crate::ledger::intake::Wish;
 use crate::ledger::leases::{At, Leases};
+use crate::ledger::rules::Tally;
 use crate::mechanism::lease::{GUARD, LEASE, Lease, Look, Message, Reply, Terms, micros};
 use crate::plan::Plan;
 use crate::time::Instant;
@@ -46,14 +51,33 @@ pub struct Figures {
     pub degraded_refused: u64,
     /// Keys that found no room.
     pub crowded: u64,
+    /// Keys that have numbers of their own.
+    pub overrides: u64,
     /// Since the store last answered; None: it never has.
     pub answered_ago: Option<Duration>,
+}
+
+/// How one limit does.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct RuleFigures {
+    pub name: String,
+    /// In use now, on this node.
+    pub keys: u64,
+    /// Tokens in hand, over those keys.
+    pub held: u64,
+    /// Told to the store, or asked of it: one for each key of a batch.
+    pub messages: u64,
+    pub parked: u64,
+    pub degraded_allowed: u64,
+    pub degraded_refused: u64,
 }
 
 #[derive(Debug)]
 pub struct Keeper {
     ledger: Arc<Ledger>,
-    terms: BTreeMap<u64, (String, Terms)>,
+    terms: BTreeMap<u64, Common>,
+    /// By rule and key.
+    overrides: BTreeMap<(u64, [u64; 2]), Terms>,
     keys: BTreeMap<At, Key>,
     seq: u64,
     batch: u64,
@@ -65,9 +89,18 @@ pub struct Keeper {
     counts: Figures,
 }
 
+/// What holds for the keys of a rule.
+#[derive(Debug)]
+struct Common {
+    name: String,
+    terms: Terms,
+    messages: u64,
+}
+
 #[derive(Debug)]
 struct Key {
     name: String,
+    pair: [u64; 2],
     shard: u64,
     rule: u64,
     terms: Terms,
@@ -88,6 +121,7 @@ impl Keeper {
         Self {
             ledger,
             terms: BTreeMap::new(),
+            overrides: BTreeMap::new(),
             keys: BTreeMap::new(),
             seq: 0,
             batch: 0,
@@ -102,13 +136,55 @@ impl Keeper {
     /// Count by these rules from now on. The first that has shared limits takes the memory for
     /// them.
     pub fn adopt(&mut self, plan: &Plan) {
-        self.terms =
-            plan.shared().map(|(name, rule, terms)| (rule, (name.to_owned(), terms))).collect();
+        let mut before = core::mem::take(&mut self.terms);
+        self.terms = plan
+            .shared()
+            .map(|(name, rule, terms)| {
+                let messages = before.remove(&rule).map_or(0, |common| common.messages);
+                (rule, Common { name: name.into_owned(), terms, messages })
+            })
+            .collect();
         if !self.terms.is_empty() {
             self.leases().open();
         }
-        for key in self.keys.values_mut() {
-            key.retires |= self.terms.get(&key.rule).is_none_or(|(_, terms)| *terms != key.terms);
+        self.terms.keys().for_each(|rule| self.leases().count(*rule));
+        self.refit();
+    }
+
+    /// These keys have numbers of their own, and no others.
+    pub fn override_with(&mut self, overrides: impl IntoIterator<Item = Override>) {
+        let named = |own: Override| ((own.rule, own.name), own.terms);
+        let overrides: BTreeMap<_, _> = overrides.into_iter().map(named).collect();
+        if self.overrides != overrides {
+            self.overrides = overrides;
+            self.refit();
+        }
+    }
+
+    fn terms_of(&self, rule: u64, pair: [u64; 2]) -> Option<Terms> {
+        let common = self.terms.get(&rule)?;
+        Some(self.overrides.get(&(rule, pair)).copied().unwrap_or(common.terms))
+    }
+
+    /// What was spent stays spent, also by new numbers; what was refused may be asked for again.
+    fn refit(&mut self) {
+        let all: Vec<(At, u64, [u64; 2])> =
+            self.keys.iter().map(|(at, key)| (*at, key.rule, key.pair)).collect();
+        for (at, rule, pair) in all {
+            let terms = self.terms_of(rule, pair);
+            let Some(key) = self.keys.get_mut(&at) else { continue };
+            match terms {
+                Some(terms) if terms == key.terms => {}
+                Some(terms) if terms.becomes(&key.terms) => {
+                    key.terms = terms;
+                    key.lease.adopt(terms);
+                    self.ledger.leases.note(at, 0, 0);
+                }
+                Some(_) | None => {
+                    key.retires = true;
+                    self.ledger.leases.note(at, 0, 0);
+                }
+            }
         }
     }
 
@@ -191,17 +267,44 @@ impl Keeper {
     }
 
     pub fn figures(&self, now: Instant) -> Figures {
-        use core::sync::atomic::Ordering::Relaxed;
-        let (leases, counts) = (self.leases(), &self.leases().counts);
+        let leases = self.leases();
+        let sum = |read: fn(&Tally) -> &AtomicU64| leases.rules().map_or(0, |all| all.sum(read));
         Figures {
             keys: self.keys.len() as u64,
             held: self.keys.keys().map(|at| u64::from(leases.view(*at).tokens)).sum(),
-            parked: counts.parked.load(Relaxed),
-            degraded_allowed: counts.degraded_allowed.load(Relaxed),
-            degraded_refused: counts.degraded_refused.load(Relaxed),
+            parked: sum(|tally| &tally.parked),
+            degraded_allowed: sum(|tally| &tally.allowed),
+            degraded_refused: sum(|tally| &tally.refused),
+            overrides: self.overrides.len() as u64,
             answered_ago: self.answered.map(|at| now.since(at)),
             ..self.counts
         }
+    }
+
+    /// The same for each limit.
+    pub fn rules(&self) -> Vec<RuleFigures> {
+        let leases = self.leases();
+        let mut all: BTreeMap<u64, RuleFigures> = BTreeMap::new();
+        for (rule, common) in &self.terms {
+            let tally = leases.tally(*rule);
+            let read = |read: fn(&Tally) -> &AtomicU64| tally.map_or(0, |t| read(t).load(Relaxed));
+            let figures = RuleFigures {
+                name: common.name.clone(),
+                messages: common.messages,
+                parked: read(|tally| &tally.parked),
+                degraded_allowed: read(|tally| &tally.allowed),
+                degraded_refused: read(|tally| &tally.refused),
+                ..RuleFigures::default()
+            };
+            all.insert(*rule, figures);
+        }
+        for (at, key) in &self.keys {
+            if let Some(figures) = all.get_mut(&key.rule) {
+                figures.keys += 1;
+                figures.held += u64::from(leases.view(*at).tokens);
+            }
+        }
+        all.into_values().collect()
     }
 
     fn leases(&self) -> &Leases {
@@ -212,22 +315,31 @@ impl Keeper {
     fn heard(&mut self, now: Instant) -> Vec<At> {
         let mut stirred = Vec::new();
         while let Some(wish) = self.ledger.leases.wished() {
-            let Some((name, terms)) = self.terms.get(&wish.rule) else { continue };
+            let Some(terms) = self.terms_of(wish.rule, wish.name) else { continue };
             let Some(at) = self.ledger.leases.settle(wish.hash) else {
                 self.counts.crowded += 1;
                 continue;
             };
             if !self.keys.contains_key(&at) {
-                let ([first, second], shard) = (wish.name, shard_of(wish.name));
-                let name = format!("{{s{shard:03}}}{name}:{first:016x}{second:016x}");
-                let lease = Lease::new(*terms, self.seq + 1, micros(now));
-                let (rule, terms, retires) = (wish.rule, *terms, false);
-                self.keys.insert(at, Key { name, shard, rule, terms, retires, lease });
+                let key = self.key(now, &wish, terms);
+                self.keys.insert(at, key);
+            }
+            if let Some(key) = self.keys.get_mut(&at) {
+                key.lease.heed(wish.cost);
             }
             self.ledger.leases.want(at, wish.cost, now.as_nanos());
             stirred.push(at);
         }
         stirred
+    }
+
+    fn key(&self, now: Instant, wish: &Wish, terms: Terms) -> Key {
+        let ([first, second], shard) = (wish.name, shard_of(wish.name));
+        let name = self.terms.get(&wish.rule).map_or("", |common| &common.name);
+        let name = format!("{{s{shard:03}}}{name}:{first:016x}{second:016x}");
+        let lease = Lease::new(terms, self.seq + 1, micros(now));
+        let (rule, pair, retires) = (wish.rule, wish.name, false);
+        Key { name, pair, shard, rule, terms, retires, lease }
     }
 
     fn flush(&mut self, now: Instant, these: &[At]) -> Vec<Batch> {
@@ -271,7 +383,11 @@ impl Keeper {
         let look = Look { tokens: u64::from(held), wanted: leases.asked(at), ..look };
         self.seq += 1;
         let message = key.lease.message(&look, self.seq, farewell);
-        Some((key.shard, key.name.clone(), message))
+        let told = (key.shard, key.name.clone(), message);
+        if let Some(common) = self.terms.get_mut(&key.rule) {
+            common.messages += 1;
+        }
+        Some(told)
     }
 
     /// What is in hand past its deadline is not good any more.
@@ -343,7 +459,10 @@ impl Keeper {
             let look = self.look(now, *at);
             let gone = |key: &Key| {
                 let leaves = self.farewell || key.retires;
-                let empty = look.tokens == 0 && !key.lease.waits() && !key.lease.owes(&look);
+                let empty = look.tokens == 0
+                    && !key.lease.waits()
+                    && !key.lease.owes(&look)
+                    && !key.lease.is_used(&look);
                 key.lease.settled(&look) || (leaves && empty)
             };
             if self.keys.get(at).is_some_and(gone) {

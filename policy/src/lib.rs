@@ -136,6 +136,7 @@ impl Policy {
             otherwise: Otherwise::Answer(Answer::problem(503, "upstream.none")),
             trail: flight::Trail::default(),
             parked: None,
+            occupied: None,
             tenant: None,
         }
     }

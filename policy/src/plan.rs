@@ -2,6 +2,7 @@
 
 use core::hash::Hasher;
 use core::time::Duration;
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -9,6 +10,7 @@ use siphasher::sip::SipHasher13;
 
 use crate::admit::Rules;
 use crate::admit::bound::Promise;
+use crate::admit::overrides::Override;
 use crate::admit::rate_limit::Limits;
 use crate::degrade::Fallback;
 use crate::draft::retry::Retry;
@@ -276,8 +278,21 @@ impl Plan {
     }
 
     /// Limits that are counted over several gateways: name, rule, and how the store counts them.
-    pub fn shared(&self) -> impl Iterator<Item = (&str, u64, Terms)> {
-        self.limits.shared()
+    pub fn shared(&self) -> impl Iterator<Item = (Cow<'_, str>, u64, Terms)> {
+        let limits = self.limits.shared().map(|(name, rule, terms)| (name.into(), rule, terms));
+        let routes = self.routes.iter().zip(self.rules.concurrency());
+        limits.chain(routes.filter_map(|(route, rule)| {
+            let (rule, terms) = rule?.shared()?;
+            Some((format!("route.{}", route.name).into(), rule, terms))
+        }))
+    }
+
+    /// How one key of a shared limit is counted, as written in the store.
+    ///
+    /// # Errors
+    /// What is wrong with it.
+    pub fn override_of(&self, field: &str, value: &str) -> Result<Override, String> {
+        Override::parse(&self.limits, field, value)
     }
 
     /// What each limit promises, for operators.

@@ -3,6 +3,8 @@
 
 #![expect(clippy::unwrap_used, reason = "a test may")]
 
+#[path = "fleet/kinds.rs"]
+mod kinds;
 #[path = "fleet/world.rs"]
 mod world;
 mod written;
@@ -18,9 +20,12 @@ use crate::world::{MS, Network, SEC, Upset, World, excess};
 const QUIET: Network = Network { delay: (150, 400), loss: 0 };
 
 fn plan(nodes: usize, rate: &str, burst: u64, lost: &str) -> Arc<Plan> {
+    limited(nodes, &format!("rate = \"{rate}\"\nburst = {burst}\nlost = \"{lost}\"\n"))
+}
+
+fn limited(nodes: usize, limit: &str) -> Arc<Plan> {
     written::plan(&format!(
-        "nodes = {nodes}\n[limit.fair]\nkey = [\"ip\"]\nrate = \"{rate}\"\nburst = {burst}\n\
-         store = \"redis\"\nlost = \"{lost}\"\n\
+        "nodes = {nodes}\n[limit.fair]\nkey = [\"ip\"]\nstore = \"redis\"\n{limit}\
          [route.r]\nmatch = \"/{{*rest}}\"\nrespond = {{ body = \"ok\" }}\nlimits = [\"fair\"]\n"
     ))
 }
@@ -130,30 +135,8 @@ fn recovery_is_no_burst_and_debts_are_paid() {
     assert!((900..=1010).contains(&per_second), "in sync after 2 s: {per_second}");
 }
 
-/// One run with random faults; how many were admitted beyond the bound.
-fn fuzz(seed: u64, mutant: Option<Mutant>) -> u64 {
-    let mut dice = Dice::new(seed ^ 0x5eed);
-    let (nodes, workers) = (2 + dice.below(4), 1 + dice.below(3));
-    let pick =
-        |dice: &mut Dice, all: &[u64]| all[usize::try_from(dice.below(all.len() as u64)).unwrap()];
-    let rate = pick(&mut dice, &[10, 50, 200, 1000]);
-    let burst = pick(&mut dice, &[1, rate / 10 + 1, rate, 3 * rate]);
-    let delay = [(100, 450), (100, 10 * MS), (3 * MS, 40 * MS)];
-    let network = Network {
-        delay: delay[usize::try_from(dice.below(3)).unwrap()],
-        loss: pick(&mut dice, &[0, 0, 20, 100]),
-    };
-    let terms = format!("{rate}/s");
-    let plan = plan(usize::try_from(nodes).unwrap(), &terms, burst, "closed");
-    let direct =
-        plan.shared().any(|(_, _, t)| t.class == sluice_policy::mechanism::lease::Class::Direct);
-    // A direct count is exact in the store; what clients see is blurred by how long answers take.
-    let blur = if direct { network.delay.1 - network.delay.0 + 22 * MS } else { 0 };
-    let mut world = World::new(&plan, seed, usize::try_from(nodes).unwrap(), workers, network);
-    world.store.mutant = mutant;
-    let span = 4 * SEC;
-    let busy = pick(&mut dice, &[rate / 2, rate, 2 * rate, 3 * rate]).max(1);
-    load(&mut world, &mut dice, nodes, busy, span);
+/// What happens to them, at random.
+fn upset(world: &mut World, dice: &mut Dice, nodes: u64, span: u64) {
     for _ in 0..dice.below(5) {
         let at = SEC + dice.below(span);
         let until = at + 20 * MS + dice.below(2 * SEC);
@@ -178,6 +161,33 @@ fn fuzz(seed: u64, mutant: Option<Mutant>) -> u64 {
             }
         }
     }
+}
+
+/// One run with random faults; how many were admitted beyond the bound.
+fn fuzz(seed: u64, mutant: Option<Mutant>) -> u64 {
+    let mut dice = Dice::new(seed ^ 0x5eed);
+    let (nodes, workers) = (2 + dice.below(4), 1 + dice.below(3));
+    let pick =
+        |dice: &mut Dice, all: &[u64]| all[usize::try_from(dice.below(all.len() as u64)).unwrap()];
+    let rate = pick(&mut dice, &[10, 50, 200, 1000]);
+    let burst = pick(&mut dice, &[1, rate / 10 + 1, rate, 3 * rate]);
+    let delay = [(100, 450), (100, 10 * MS), (3 * MS, 40 * MS)];
+    let network = Network {
+        delay: delay[usize::try_from(dice.below(3)).unwrap()],
+        loss: pick(&mut dice, &[0, 0, 20, 100]),
+    };
+    let terms = format!("{rate}/s");
+    let plan = plan(usize::try_from(nodes).unwrap(), &terms, burst, "closed");
+    let direct =
+        plan.shared().any(|(_, _, t)| t.class == sluice_policy::mechanism::lease::Class::Direct);
+    // A direct count is exact in the store; what clients see is blurred by how long answers take.
+    let blur = if direct { network.delay.1 - network.delay.0 + 22 * MS } else { 0 };
+    let mut world = World::new(&plan, seed, usize::try_from(nodes).unwrap(), workers, network);
+    world.store.mutant = mutant;
+    let span = 4 * SEC;
+    let busy = pick(&mut dice, &[rate / 2, rate, 2 * rate, 3 * rate]).max(1);
+    load(&mut world, &mut dice, nodes, busy, span);
+    upset(&mut world, &mut dice, nodes, span);
     world.run_until(span + 2 * SEC);
     excess(&world.admitted, SEC / rate, 1, burst + (rate * blur).div_ceil(SEC))
 }

@@ -122,12 +122,11 @@ fn names_that_are_not_there_are_told_those_that_are() {
 }
 
 #[test]
-fn a_store_counts_plain_buckets_only() {
+fn a_store_has_nobody_wait_and_no_shadows() {
     let table = [
-        ("kind = \"sliding\"", "limit.fair.kind"),
         ("kind = \"leaky\"\nmax_wait = \"1s\"", "limit.fair.kind"),
         ("shadow = true", "limit.fair.shadow"),
-        ("cost = \"header:x-cost\"", "limit.fair.cost"),
+        ("kind = \"sliding\"\nburst = 5", "limit.fair.burst"),
     ];
     for (text, path) in table {
         let stored = format!("rate = \"100/s\"\nstore = \"redis\"\n{text}");

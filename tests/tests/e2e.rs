@@ -77,6 +77,8 @@ mod samples;
 mod service;
 #[path = "e2e/shared.rs"]
 mod shared;
+#[path = "e2e/shared_kinds.rs"]
+mod shared_kinds;
 #[path = "e2e/spent.rs"]
 mod spent;
 #[path = "e2e/steering.rs"]

@@ -8,6 +8,7 @@ use axum::extract::State;
 use axum::http::header::CONTENT_TYPE;
 use axum::response::{IntoResponse, Response};
 use serde::Serialize;
+use sluice_policy::keeper::RuleFigures;
 
 use super::{Room, breakers, overload};
 use crate::clock;
@@ -121,12 +122,45 @@ fn store(text: &mut Exposition, desk: &Desk) {
     ] {
         text.single(name, "counter", help, n);
     }
+    const OVERRIDES: &str = "Keys of shared limits that have numbers of their own.";
+    text.single("sluice_store_overrides", "gauge", OVERRIDES, figures.overrides);
+    shared(text, &report.rules);
     const DEGRADED: &str = "sluice_store_degraded_decisions_total";
     text.family(DEGRADED, "counter", "Decided by the rule for a lost store.");
     for (decision, n) in
         [("allowed", figures.degraded_allowed), ("refused", figures.degraded_refused)]
     {
         text.sample(DEGRADED, &[("decision", decision)], n);
+    }
+}
+
+/// The same for each limit that a store counts.
+fn shared(text: &mut Exposition, rules: &[RuleFigures]) {
+    type Read = fn(&RuleFigures) -> u64;
+    let families: [(&str, &str, &str, Read); 4] = [
+        ("sluice_limit_store_keys", "gauge", "Keys in use here.", |rule| rule.keys),
+        ("sluice_limit_store_tokens_held", "gauge", "Tokens in hand.", |rule| rule.held),
+        ("sluice_limit_store_messages_total", "counter", "Told to the store, by key.", |rule| {
+            rule.messages
+        }),
+        (
+            "sluice_limit_store_parked_total",
+            "counter",
+            "Requests that waited for the store.",
+            |r| r.parked,
+        ),
+    ];
+    for (name, kind, help, read) in families {
+        text.family(name, kind, help);
+        rules.iter().for_each(|rule| text.sample(name, &[("limit", &rule.name)], read(rule)));
+    }
+    const DEGRADED: &str = "sluice_limit_store_degraded_decisions_total";
+    text.family(DEGRADED, "counter", "Decided by what the limit says for a lost store.");
+    for rule in rules {
+        let decided = [("allowed", rule.degraded_allowed), ("refused", rule.degraded_refused)];
+        for (decision, n) in decided {
+            text.sample(DEGRADED, &[("limit", &rule.name), ("decision", decision)], n);
+        }
     }
 }
 

@@ -3,6 +3,7 @@
 use axum::Json;
 use axum::extract::State;
 use serde_json::{Value, json};
+use sluice_policy::keeper::RuleFigures;
 
 use super::Room;
 use crate::observe::cells::{Cell, Cells, LimitCells};
@@ -11,6 +12,7 @@ use crate::observe::exposition::by_name;
 pub(super) async fn limits(State(room): State<Room>) -> Json<Value> {
     let fleet = room.desk.fleet();
     let (cells, ledger) = (fleet.cells(), fleet.ledger());
+    let store = room.desk.store.report();
     let counted = by_name(&cells, Cells::limits);
     let rule = |promise: sluice_policy::admit::bound::Promise| {
         let cells = counted.get(&promise.name).map(Vec::as_slice).unwrap_or_default();
@@ -27,16 +29,33 @@ pub(super) async fn limits(State(room): State<Room>) -> Json<Value> {
             "default": promise.default,
             "bound": promise.bound,
             "over_max": 0,
+            "over_max_per_minute_while_lost": promise.lost_per_minute,
+            "store": store.rules.iter().find(|rule| rule.name == promise.name).map(shared),
             "allowed": sum(|c| &c.allowed),
             "refused": sum(|c| &c.refused),
             "shadow_refused": sum(|c| &c.shadow_refused),
         })
     };
     let rules: Vec<_> = fleet.generation().config.plan.promises().map(rule).collect();
+    let own = |(field, value): (&String, &String)| json!({ "key": field, "value": value, "error": store.unread.get(field) });
+    let overrides: Vec<_> = store.overrides.iter().map(own).collect();
     Json(json!({
         "limits": rules,
         "keys": { "held": ledger.keys(), "room": ledger.capacity() },
+        "overrides": overrides,
         "window_blocks": ledger.blocks(),
         "in_progress": ledger.permits(),
     }))
+}
+
+/// What a store of shared counts has to do with it, as this node sees it.
+fn shared(rule: &RuleFigures) -> Value {
+    json!({
+        "keys": rule.keys,
+        "tokens_held": rule.held,
+        "messages": rule.messages,
+        "parked": rule.parked,
+        "degraded_allowed": rule.degraded_allowed,
+        "degraded_refused": rule.degraded_refused,
+    })
 }

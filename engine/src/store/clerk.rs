@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use metrics::counter;
 use sluice_policy::keeper::{ALL, Batch, Keeper, TICK};
+use sluice_policy::plan::Plan;
 use tokio::sync::{Notify, mpsc, oneshot};
 use tokio::time::{Interval, MissedTickBehavior};
 
@@ -13,6 +14,7 @@ use super::client::Client;
 use super::find::{Found, find};
 use super::lines::{Lines, Way};
 use super::link::{Link, Load, Outcome, node};
+use super::overrides::{SHARD, Written, meant};
 use super::{Order, Report, Setting, State, locked};
 use crate::clock::Clock;
 use crate::event::event;
@@ -28,12 +30,18 @@ const KICKS: Duration = Duration::from_micros(200);
 /// A server that says that another has the shard is asked again no sooner than this.
 const SOON: Duration = Duration::from_millis(5);
 
+/// How often to look for numbers of single keys.
+const POLL: Duration = Duration::from_millis(900);
+
 #[derive(Debug)]
 pub(super) struct Clerk {
     keeper: Keeper,
     clock: Clock,
     kick: Arc<Notify>,
     report: Arc<Mutex<Report>>,
+    plan: Arc<Plan>,
+    /// Keys that have numbers of their own. Kept while the store is away.
+    written: Written,
     client: Option<Client>,
     lines: Lines,
     /// Shards that the keeper takes for reachable.
@@ -48,6 +56,7 @@ pub(super) struct Clerk {
     /// It lets itself be connected to and does not answer: that is told once.
     flaps: bool,
     ticks: Interval,
+    polls: Interval,
     kicked: sluice_policy::time::Instant,
     happened: (mpsc::UnboundedSender<Happened>, mpsc::UnboundedReceiver<Happened>),
     parting: Option<oneshot::Sender<()>>,
@@ -58,6 +67,7 @@ enum Happened {
     Found { search: u64, found: Result<Vec<Found>, String> },
     Made { life: u64, made: Result<Link, String> },
     Carried { life: u64, outcomes: Vec<Outcome> },
+    Read { life: u64, written: Result<Written, String> },
 }
 
 impl Clerk {
@@ -70,7 +80,12 @@ impl Clerk {
     ) -> Self {
         let mut ticks = tokio::time::interval(TICK);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut polls = tokio::time::interval(POLL);
+        polls.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let mut clerk = Self {
+            plan: Arc::clone(&setting.plan),
+            written: Written::new(),
+            polls,
             keeper,
             clock,
             kick,
@@ -101,10 +116,14 @@ impl Clerk {
             tokio::select! {
                 () = kick.notified() => self.kicked().await,
                 _ = self.ticks.tick(), if busy => self.tick(),
+                _ = self.polls.tick(), if self.lines.way_of(SHARD).is_some() => self.poll(),
                 Some(happened) = self.happened.1.recv() => self.hear(happened),
                 order = orders.recv() => match order {
                     Some(Order::Adopt(setting)) => self.adopt(*setting),
                     Some(Order::Farewell(tell)) => self.part(tell),
+                    Some(Order::Override { field, value, tell }) => {
+                        self.set_override(field, value, tell);
+                    }
                     None => return,
                 },
             }
@@ -128,7 +147,11 @@ impl Clerk {
         }
         let batches = self.keeper.tick(now);
         self.send(batches);
-        locked(&self.report).figures = self.keeper.figures(now);
+        {
+            let mut report = locked(&self.report);
+            report.figures = self.keeper.figures(now);
+            report.rules = self.keeper.rules();
+        }
         if !self.keeper.is_busy()
             && let Some(tell) = self.parting.take()
         {
@@ -139,6 +162,8 @@ impl Clerk {
 
     fn adopt(&mut self, setting: Setting) {
         self.keeper.adopt(&setting.plan);
+        self.plan = Arc::clone(&setting.plan);
+        self.take_up();
         let needed = setting.plan.shared().next().is_some();
         let client = setting.client.filter(|_| needed);
         if client == self.client {
@@ -186,15 +211,22 @@ impl Clerk {
                     return;
                 }
                 self.settle();
-                if let Some(why) = why {
-                    self.trouble(&why);
+                match why {
+                    Some(why) => self.trouble(&why),
+                    None => self.poll(),
                 }
             }
             Happened::Carried { life, outcomes } if self.lines.is_up(life) => {
                 outcomes.into_iter().for_each(|outcome| self.carried(life, outcome));
             }
+            Happened::Read { life, written } if self.lines.is_up(life) => {
+                // A store that fails is noticed by its counts.
+                if let Ok(written) = written {
+                    self.read(written);
+                }
+            }
             // Of what was given up.
-            Happened::Found { .. } | Happened::Carried { .. } => {}
+            Happened::Found { .. } | Happened::Carried { .. } | Happened::Read { .. } => {}
         }
     }
 
@@ -325,6 +357,54 @@ impl Clerk {
                 let _ = tell.send(Happened::Made { life, made });
             });
         }
+    }
+
+    fn poll(&self) {
+        let Some(Way { life, link }) = self.lines.way_of(SHARD) else { return };
+        let tell = self.happened.0.clone();
+        tokio::spawn(async move {
+            let written = link.overrides().await;
+            let _ = tell.send(Happened::Read { life, written });
+        });
+    }
+
+    fn set_override(
+        &self,
+        field: String,
+        value: Option<String>,
+        tell: oneshot::Sender<Result<(), String>>,
+    ) {
+        let Some(Way { life, link }) = self.lines.way_of(SHARD) else {
+            let _ = tell.send(Err("the store is away".to_owned()));
+            return;
+        };
+        let happened = self.happened.0.clone();
+        tokio::spawn(async move {
+            let done = link.clone().set_override(&field, value.as_deref()).await;
+            let written = link.overrides().await;
+            let _ = happened.send(Happened::Read { life, written });
+            let _ = tell.send(done);
+        });
+    }
+
+    fn read(&mut self, written: Written) {
+        if self.written != written {
+            self.written = written;
+            self.take_up();
+        }
+    }
+
+    /// Count by these numbers, as far as they mean something under the present plan.
+    fn take_up(&mut self) {
+        let (own, unread) = meant(&self.plan, &self.written);
+        self.keeper.override_with(own);
+        let mut report = locked(&self.report);
+        for (field, why) in &unread {
+            if report.unread.get(field) != Some(why) {
+                event!("limit_override_unread", field = field.as_str(), why = why.as_str());
+            }
+        }
+        (report.overrides, report.unread) = (self.written.clone(), unread);
     }
 
     /// What goes to one server goes in one pipeline.

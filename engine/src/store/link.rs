@@ -10,7 +10,7 @@ use redis::{
 use rustix::rand::{GetRandomFlags, getrandom};
 use sluice_config::StoreServer;
 use sluice_policy::keeper::Batch;
-use sluice_policy::mechanism::lease::{Class, Message, Reply};
+use sluice_policy::mechanism::lease::{Message, Reply};
 
 use super::client::Entry;
 
@@ -102,6 +102,10 @@ impl Link {
         Ok(Some(Self { connection, run, script, node }))
     }
 
+    pub(super) fn line(&mut self) -> &mut MultiplexedConnection {
+        &mut self.connection
+    }
+
     /// All at once, in one pipeline.
     pub(super) async fn carry(mut self, loads: Vec<Load>) -> Vec<Outcome> {
         let mut pipeline = Pipeline::with_capacity(loads.len());
@@ -183,10 +187,7 @@ fn outcome(batch: Batch, answer: Value) -> Outcome {
 /// In the order in which the script reads them.
 fn arguments(command: &mut Cmd, message: &Message) {
     let terms = &message.terms;
-    command.arg(match terms.class {
-        Class::Lease => "t",
-        Class::Direct => "d",
-    });
+    command.arg(terms.kind());
     command.arg(terms.units).arg(terms.refill).arg(terms.capacity);
     command.arg(message.lease_us).arg(message.seq).arg(message.born);
     command.arg(message.spent).arg(message.held).arg(message.want).arg(message.demand);

@@ -8,18 +8,20 @@ mod client;
 mod find;
 mod lines;
 mod link;
+pub(crate) mod overrides;
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use sluice_config::StoreServer;
-use sluice_policy::keeper::{Figures, Keeper};
+use sluice_policy::keeper::{Figures, Keeper, RuleFigures};
 use sluice_policy::ledger::Ledger;
 use sluice_policy::plan::Plan;
 use tokio::sync::{Notify, mpsc, oneshot};
 
 pub(crate) use client::Client;
 
+use self::overrides::{Unread, Written};
 use crate::clock::Clock;
 
 /// What everybody else has of the store.
@@ -35,6 +37,12 @@ pub(crate) enum Order {
     Adopt(Box<Setting>),
     /// Give back what is held; tell when that is done.
     Farewell(oneshot::Sender<()>),
+    /// One key's own numbers; none: the limit's again.
+    Override {
+        field: String,
+        value: Option<String>,
+        tell: oneshot::Sender<Result<(), String>>,
+    },
 }
 
 /// What a configuration says of the store.
@@ -52,6 +60,10 @@ pub(crate) struct Report {
     pub(crate) figures: Figures,
     /// Those that hold something.
     pub(crate) servers: Vec<StoreServer>,
+    pub(crate) rules: Vec<RuleFigures>,
+    /// Keys that have numbers of their own, as written, and what could not be read of that.
+    pub(crate) overrides: Written,
+    pub(crate) unread: Unread,
     /// How often it was lost.
     pub(crate) losses: u64,
     pub(crate) why: Option<String>,
@@ -109,6 +121,18 @@ impl Store {
         if self.orders.send(Order::Farewell(tell)).is_ok() {
             let _ = tokio::time::timeout(FAREWELL, told).await;
         }
+    }
+
+    /// Writes one key's own numbers into the store, for every gateway.
+    pub(crate) async fn set_override(
+        self,
+        field: String,
+        value: Option<String>,
+    ) -> Result<(), String> {
+        let (tell, told) = oneshot::channel();
+        let away = || "there is no store to write it to".to_owned();
+        self.orders.send(Order::Override { field, value, tell }).map_err(|_| away())?;
+        told.await.map_err(|_| away())?
     }
 
     pub(crate) fn report(&self) -> Report {

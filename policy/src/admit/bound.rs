@@ -1,7 +1,6 @@
 //! What a limit promises, in words and numbers, for operators.
 
 use super::limit::{Kind, LimitSpec, calendar};
-use super::shared::StoreName;
 use crate::mechanism::calendar::Period;
 use crate::unit::{Rate, Span};
 
@@ -21,6 +20,9 @@ pub struct Promise {
     pub default: bool,
     /// Never more than this, whatever the timing.
     pub bound: String,
+    /// The most that is admitted beyond that in each minute in which the store can't be asked,
+    /// over all gateways and for each key. None: as many as come.
+    pub lost_per_minute: Option<u64>,
 }
 
 impl Promise {
@@ -29,6 +31,7 @@ impl Promise {
         spec: &LimitSpec,
         quota: u32,
         window: core::time::Duration,
+        lost: Option<Loss>,
     ) -> Self {
         let key = if spec.key.is_empty() { vec!["ip".to_owned()] } else { spec.key.clone() };
         Self {
@@ -40,12 +43,13 @@ impl Promise {
             window_seconds: window.as_secs() + u64::from(window.subsec_nanos() > 0),
             shadow: spec.shadow,
             default: spec.default,
-            bound: bound(spec, quota),
+            bound: bound(spec, quota, lost),
+            lost_per_minute: lost.map_or(Some(0), Loss::per_minute),
         }
     }
 }
 
-fn bound(spec: &LimitSpec, quota: u32) -> String {
+fn bound(spec: &LimitSpec, quota: u32, lost: Option<Loss>) -> String {
     let (rate, window) = (spec.rate, Span(spec.rate.period()));
     let words = match spec.kind {
         Kind::Bucket => {
@@ -71,11 +75,41 @@ fn bound(spec: &LimitSpec, quota: u32) -> String {
         }
     };
     let enforced = if spec.shadow { "not enforced: " } else { "" };
-    let whose = match spec.store {
-        None => "all workers of this node",
-        Some(StoreName::Redis) => "all gateways while Redis answers",
-    };
-    format!("{enforced}{words}; 0 over, over {whose}")
+    match lost {
+        None => format!("{enforced}{words}; 0 over, over all workers of this node"),
+        Some(lost) => {
+            let lost = lost.words();
+            format!("{enforced}{words}; 0 over, over all gateways while Redis answers; {lost}")
+        }
+    }
+}
+
+/// What may be admitted beyond the bound while the store can't be asked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Loss {
+    Nothing,
+    /// As many as come.
+    Unbounded,
+    /// A minute, when some gateways have lost it and others have not, or have just spent all.
+    PerMinute(u64),
+}
+
+impl Loss {
+    const fn per_minute(self) -> Option<u64> {
+        match self {
+            Self::Nothing => Some(0),
+            Self::Unbounded => None,
+            Self::PerMinute(n) => Some(n),
+        }
+    }
+
+    fn words(self) -> String {
+        match self {
+            Self::Nothing => "nothing more while it is away".to_owned(),
+            Self::Unbounded => "without bound while it is away".to_owned(),
+            Self::PerMinute(n) => format!("at most {n} more per minute while it is away"),
+        }
+    }
 }
 
 fn apart(rate: Rate) -> String {

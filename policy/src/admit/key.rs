@@ -86,6 +86,33 @@ impl Key {
         [hash.h1, hash.h2]
     }
 
+    /// The count of a key that an operator wrote: its parts in their order, with commas between.
+    /// A part with a choice (`user|ip`) is the first of them, or says which it is: `ip=10.0.0.1`.
+    pub(crate) fn spelled(&self, rule: u64, text: &str) -> Result<[u64; 2], String> {
+        let texts: Vec<&str> = match self.0.len() {
+            1 => vec![text],
+            _ => text.split(',').collect(),
+        };
+        if texts.len() != self.0.len() {
+            return Err(format!("the key has {} parts, with commas between", self.0.len()));
+        }
+        let chosen: Vec<_> =
+            self.0.iter().zip(texts).map(|(part, text)| part.choose(text)).collect();
+        let mut hasher = SipHasher13::new();
+        hasher.write_u64(rule);
+        for (_, source, text) in &chosen {
+            if **source == Source::Tenant {
+                self::text(&mut hasher, text.as_bytes());
+            }
+        }
+        for (rank, source, text) in chosen {
+            (0..rank).for_each(|_| hasher.write_u8(2));
+            source.spell(&mut hasher, text)?;
+        }
+        let hash = hasher.finish128();
+        Ok([hash.h1, hash.h2])
+    }
+
     /// What the request is known by in every process; None when it has none of the parts.
     pub(crate) fn stable(&self, facts: &Facts<'_>, route: RouteKey) -> Option<u64> {
         let mut hasher = SipHasher13Short::new();
@@ -108,6 +135,17 @@ impl Key {
 impl Part {
     fn parse(text: &str) -> Option<Self> {
         text.split('|').map(Source::parse).collect::<Option<Box<[_]>>>().map(Self)
+    }
+
+    /// Which source a text is of, by its place, and the value.
+    fn choose<'t>(&self, text: &'t str) -> (usize, &Source, &'t str) {
+        let named = text.split_once('=').and_then(|(name, value)| {
+            let source = Source::parse(name)?;
+            let rank = self.0.iter().position(|own| own.is_like(&source))?;
+            Some((rank, value))
+        });
+        let (rank, value) = named.filter(|_| self.0.len() > 1).unwrap_or((0, text));
+        (rank, &self.0[rank], value)
     }
 
     /// False: the request has no such thing, and is like all others that do not.
@@ -175,6 +213,31 @@ impl Source {
         }
     }
 
+    /// `ip` names an `ip/24`, too.
+    fn is_like(&self, named: &Self) -> bool {
+        self == named || matches!((self, named), (Self::Ip { .. }, Self::Ip { .. }))
+    }
+
+    /// As `write` would with a request that has this value.
+    fn spell(&self, hasher: &mut impl Hasher, value: &str) -> Result<(), String> {
+        match self {
+            Self::Ip { v4_bits, v6_bits } => {
+                let client: IpAddr =
+                    value.parse().map_err(|_| format!("`{value}` is no address"))?;
+                address(hasher, client, (*v4_bits, *v6_bits));
+            }
+            Self::Route => hasher.write_u64(RouteKey::of(&[value]).0),
+            Self::Header(_)
+            | Self::Cookie(_)
+            | Self::Path
+            | Self::Method
+            | Self::User
+            | Self::Tenant
+            | Self::Claim(_) => text(hasher, value.as_bytes()),
+        }
+        Ok(())
+    }
+
     /// False, and nothing written, when the request has no such thing.
     fn write(&self, hasher: &mut impl Hasher, facts: &Facts<'_>, route: RouteKey) -> bool {
         let who = facts.identity;
@@ -220,4 +283,49 @@ fn text(hasher: &mut impl Hasher, bytes: &[u8]) {
     hasher.write_u8(1);
     hasher.write_u64(bytes.len() as u64);
     hasher.write(bytes);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::admit::rate_limit::Limits;
+    use crate::facts::Identity;
+    use crate::sim::{Head, facts};
+    use crate::time::Now;
+
+    #[test]
+    fn a_key_that_is_spelled_is_the_one_that_requests_have() {
+        let (ledger, limits) = (Ledger::new(8, [1; 16]), Limits::default());
+        let head = Head::new(&[("x-api-key", "k,1"), ("x-app", "web")]);
+        let known = Identity { user: Some("ann"), tenant: Some("acme"), claims: &[] };
+        let nameless = Identity { user: None, tenant: Some("acme"), claims: &[] };
+        // (parts, who asks, the key as written)
+        let table: &[(&[&str], Option<Identity<'_>>, &str)] = &[
+            (&["ip"], None, "10.0.0.1"),
+            (&["ip/24"], None, "10.0.0.77"),
+            (&["api_key"], None, "k,1"),
+            (&["ip", "method"], None, "10.0.0.1,GET"),
+            (&["header:x-app", "path"], None, "web,/a"),
+            (&["route"], None, "r"),
+            (&["tenant"], Some(known), "acme"),
+            (&["tenant", "user"], Some(known), "acme,ann"),
+            (&["tenant|ip"], None, "ip=10.0.0.1"),
+            (&["tenant|ip"], Some(nameless), "tenant=acme"),
+            (&["tenant|ip"], Some(nameless), "acme"),
+        ];
+        for (parts, identity, written) in table {
+            let texts: Vec<String> = parts.iter().map(|part| (*part).to_owned()).collect();
+            let key = Key::parse(&texts).unwrap();
+            let facts =
+                Facts { headers: head.headers(), identity: identity.as_ref(), ..facts("/a") };
+            let route = RouteKey::of(&["r"]);
+            let ask =
+                Ask { now: Now::default(), facts: &facts, route, ledger: &ledger, limits: &limits };
+            assert_eq!(key.spelled(7, written), Ok(key.name(7, &ask)), "{parts:?} {written}");
+        }
+        let key = Key::parse(&["ip".to_owned(), "method".to_owned()]).unwrap();
+        for wrong in ["10.0.0.1", "10.0.0.1,GET,1", "nobody,GET"] {
+            assert!(key.spelled(7, wrong).is_err(), "{wrong}");
+        }
+    }
 }

@@ -58,7 +58,7 @@ pub struct LimitSpec {
     #[serde(default)]
     pub default: bool,
     /// Where it is counted: `redis` is over all gateways that share the Redis of `[store.redis]`;
-    /// only a `bucket` can be. Default: in this process.
+    /// a `leaky` bucket can't be. Default: in this process.
     #[serde(default)]
     pub store: Option<StoreName>,
     /// What to do while the store can't be asked: `open` lets everything through, `closed` refuses
@@ -66,6 +66,11 @@ pub struct LimitSpec {
     /// Default `local`.
     #[serde(default)]
     pub lost: Option<Lost>,
+    /// When the store has lost something (it restarted, or failed over to a replica), count as if
+    /// all had been used, instead of what it still knows: nothing is over then, and nothing is
+    /// admitted until the limit is whole again.
+    #[serde(default)]
+    pub strict: bool,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
@@ -143,6 +148,7 @@ impl LimitSpec {
             default: false,
             store: None,
             lost: None,
+            strict: false,
         }
     }
 }

@@ -7,9 +7,12 @@ pub mod bound;
 pub mod concurrency;
 pub mod key;
 pub mod limit;
+pub mod overrides;
+mod places;
 pub mod rate_limit;
 pub mod shared;
 pub mod size;
+pub(crate) mod terms;
 
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
@@ -126,6 +129,11 @@ macro_rules! filters {
         pub const FILTERS: &[(&str, &str)] = &[$((stringify!($name), $doc.trim_ascii()),)+];
 
         impl Rules {
+            /// Those of `concurrency`, route by route.
+            pub(crate) fn concurrency(&self) -> impl Iterator<Item = Option<&concurrency::Rule>> {
+                self.concurrency.iter().map(Option::as_ref)
+            }
+
             /// Adds the next route. `path` is where it is written.
             pub(crate) fn push(
                 &mut self,

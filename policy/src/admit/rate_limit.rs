@@ -4,8 +4,9 @@
 use core::time::Duration;
 
 use super::bound::Promise;
+use super::key::Key;
 use super::limit::Meaning;
-use super::shared::{self, Spent, Unready};
+use super::shared::{self, Shared, Spent, Unready};
 use super::{Ask, Context, Filter, Verdict};
 use crate::decision::Answer;
 use crate::facts::Headers;
@@ -30,7 +31,11 @@ pub struct RateLimit {
 
 /// Every named limit of a plan, by its place.
 #[derive(Debug, Default)]
-pub(crate) struct Limits(Vec<Named>);
+pub(crate) struct Limits {
+    all: Vec<Named>,
+    /// How many gateways share the store, if there is one.
+    pub(super) nodes: Option<u32>,
+}
 
 #[derive(Debug)]
 struct Named {
@@ -85,11 +90,11 @@ impl Limits {
             let meaning = Meaning::compile(&name, &spec, nodes, problems);
             Named { name, spec, meaning }
         };
-        Self(specs.into_iter().map(compile).collect())
+        Self { all: specs.into_iter().map(compile).collect(), nodes }
     }
 
     pub(crate) fn name(&self, limit: u16) -> &str {
-        self.0.get(usize::from(limit)).map_or("", |named| &named.name)
+        self.all.get(usize::from(limit)).map_or("", |named| &named.name)
     }
 
     pub(crate) fn meter(&self, limit: u16) -> Option<Meter> {
@@ -97,47 +102,54 @@ impl Limits {
     }
 
     fn meaning(&self, limit: u16) -> Option<&Meaning> {
-        self.0.get(usize::from(limit))?.meaning.as_ref()
+        self.all.get(usize::from(limit))?.meaning.as_ref()
     }
 
     /// Those that a store counts: name, rule, and how.
     pub(crate) fn shared(&self) -> impl Iterator<Item = (&str, u64, Terms)> {
-        self.0.iter().filter_map(|Named { name, meaning, .. }| {
+        self.all.iter().filter_map(|Named { name, meaning, .. }| {
             let meaning = meaning.as_ref()?;
             Some((name.as_str(), meaning.rule, meaning.shared.as_ref()?.terms))
         })
     }
 
+    /// One that a store counts: its rule, its key, and how.
+    pub(super) fn stored(&self, name: &str) -> Option<(u64, &Key, &Shared)> {
+        let meaning = self.meaning(self.place(name)?)?;
+        Some((meaning.rule, &meaning.key, meaning.shared.as_ref()?))
+    }
+
     fn place(&self, name: &str) -> Option<u16> {
-        u16::try_from(self.0.iter().position(|named| named.name == name)?).ok()
+        u16::try_from(self.all.iter().position(|named| named.name == name)?).ok()
     }
 
     pub(crate) fn names(&self) -> impl Iterator<Item = &str> {
-        self.0.iter().map(|named| named.name.as_str())
+        self.all.iter().map(|named| named.name.as_str())
     }
 
     /// Those of every route that names none itself.
     pub(crate) fn defaults(&self) -> Option<Vec<String>> {
-        let defaults = self.0.iter().filter(|named| named.spec.default);
+        let defaults = self.all.iter().filter(|named| named.spec.default);
         let names: Vec<_> = defaults.map(|named| named.name.clone()).collect();
         (!names.is_empty()).then_some(names)
     }
 
     pub(crate) fn promises(&self) -> impl Iterator<Item = Promise> {
-        self.0.iter().filter_map(|Named { name, spec, meaning }| {
-            let meter = meaning.as_ref()?.meter;
-            Some(Promise::of(name, spec, meter.quota(), meter.window()))
+        self.all.iter().filter_map(|Named { name, spec, meaning }| {
+            let meaning = meaning.as_ref()?;
+            let (meter, lost) = (meaning.meter, meaning.shared.as_ref().map(Shared::loss));
+            Some(Promise::of(name, spec, meter.quota(), meter.window(), lost))
         })
     }
 
     /// Whether the response says what a request costs, at any of them.
     pub(crate) fn follow(&self) -> bool {
-        self.0.iter().any(|named| named.meaning.as_ref().is_some_and(Meaning::follows))
+        self.all.iter().any(|named| named.meaning.as_ref().is_some_and(Meaning::follows))
     }
 
     /// Whether any of them is a sliding window.
     pub(crate) fn slide(&self) -> bool {
-        let mut meanings = self.0.iter().filter_map(|named| named.meaning.as_ref());
+        let mut meanings = self.all.iter().filter_map(|named| named.meaning.as_ref());
         meanings.any(|meaning| matches!(meaning.meter, Meter::Sliding(_)))
     }
 }

@@ -6,8 +6,10 @@ use core::time::Duration;
 use serde::Deserialize;
 
 use super::Ask;
+use super::bound::Loss;
 use super::limit::{CostSpec, Kind, LimitSpec};
 use super::rate_limit::Counted;
+use super::terms::Numbers;
 use crate::flight::{Flight, Parked};
 use crate::keeper::shard_of;
 use crate::ledger::Ledger;
@@ -20,16 +22,12 @@ use crate::time::Instant;
 use crate::unit::Rate;
 
 /// The longest that a request waits for the store.
-const PARK_MAX: Duration = Duration::from_millis(20);
+pub(super) const PARK_MAX: Duration = Duration::from_millis(20);
 /// How often it looks.
-const LOOK: Duration = Duration::from_millis(1);
+pub(super) const LOOK: Duration = Duration::from_millis(1);
 /// What a refused request is told when nobody knows better: the store is away.
 const AWAY: Duration = Duration::from_secs(1);
-/// Leases pay off from this rate, and from this many requests a node.
-const LEASED_FROM: u128 = 20;
-const LEASED_TOKENS: u64 = 16;
-/// The store counts in doubles.
-const UNITS_MAX: u128 = (1 << 53) - 1;
+const MINUTE: Duration = Duration::from_secs(60);
 
 /// A store of counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
@@ -59,6 +57,7 @@ pub(super) struct Shared {
     lost: Lost,
     /// What this node may admit on its own.
     share: Gcra,
+    numbers: Numbers,
 }
 
 /// A pass, and what it cost.
@@ -91,6 +90,10 @@ impl Shared {
                 let hint = "write store = \"redis\", or take it out";
                 problem(".lost", "this limit has no store to lose", hint);
             }
+            if spec.strict {
+                let hint = "write store = \"redis\", or take it out";
+                problem(".strict", "this limit has no store that could lose anything", hint);
+            }
             return None;
         }
         let Some(nodes) = nodes else {
@@ -98,47 +101,47 @@ impl Shared {
             return None;
         };
         let hint = "take it out, or take out the store: each gateway then counts on its own";
-        if spec.kind != Kind::Bucket {
-            problem(".kind", "a store counts only limits of kind `bucket`", hint);
+        if spec.kind == Kind::Leaky {
+            problem(".kind", "a store can't have requests wait for their turn", hint);
             return None;
         }
         if spec.shadow {
             problem(".shadow", "a limit with a store can't be in shadow", hint);
         }
-        if matches!(spec.cost, Some(CostSpec::Header(_))) {
-            problem(".cost", "a limit with a store can't take its cost from a field", hint);
+        if matches!(spec.cost, Some(CostSpec::Response(_))) {
+            problem(".cost", "a limit with a store can't take its cost from a response", hint);
         }
-        let tokens = u32::try_from(spec.rate.tokens().get()).unwrap_or(u32::MAX);
-        let capacity = spec.burst.unwrap_or(tokens).max(1);
-        let cost = match spec.cost {
-            None => 1,
-            Some(CostSpec::Fixed(cost)) => cost.max(1),
-            Some(CostSpec::Header(_) | CostSpec::Response(_)) => return None,
-        };
-        let terms = Self::terms(spec.rate, capacity, cost, nodes);
-        let share = share(spec.rate, capacity, nodes);
+        let numbers = numbers(spec, nodes);
+        let (terms, share) = (numbers.terms(), numbers.share());
         if terms.is_none() || share.is_none() {
             let hint = "make the burst smaller or the period shorter";
             problem(".rate", "the store can't count that far", hint);
         }
-        Some(Self { terms: terms?, lost: spec.lost.unwrap_or_default(), share: share? })
+        Some(Self { terms: terms?, lost: spec.lost.unwrap_or_default(), share: share?, numbers })
     }
 
-    fn terms(rate: Rate, capacity: u32, cost: u32, nodes: u32) -> Option<Terms> {
-        let (period, tokens) = (rate.period().as_nanos(), u128::from(rate.tokens().get()));
-        // In a microsecond come tokens * 1000 / period tokens.
-        let (units, refill) = (period, tokens.checked_mul(1_000)?);
-        let divisor = gcd(units, refill);
-        let (units, refill) = (units / divisor, refill / divisor);
-        let full = units.checked_mul(u128::from(capacity))?;
-        if full > UNITS_MAX || refill > UNITS_MAX {
-            return None;
+    /// What it admits beyond its bound while the store is away: every gateway its share.
+    pub(super) fn loss(&self) -> Loss {
+        let rate = self.numbers.rate;
+        let minute = u128::from(rate.tokens().get()) * MINUTE.as_nanos();
+        let minute = u64::try_from(minute.div_ceil(rate.period().as_nanos().max(1)));
+        match self.lost {
+            Lost::Closed => Loss::Nothing,
+            Lost::Open => Loss::Unbounded,
+            Lost::Local => Loss::PerMinute(minute.unwrap_or(u64::MAX)),
         }
-        let fast = tokens.checked_mul(1_000_000_000)? > LEASED_FROM.checked_mul(period)?;
-        let roomy = u64::from(capacity / cost) >= LEASED_TOKENS * u64::from(nodes);
-        let class = if fast && roomy { Class::Lease } else { Class::Direct };
-        let (units, refill) = (u64::try_from(units).ok()?, u64::try_from(refill).ok()?);
-        Some(Terms { class, units, refill, capacity, cost })
+    }
+
+    /// How it counts a key that has numbers of its own.
+    pub(super) fn with(&self, rate: Rate, burst: Option<u32>) -> Option<Terms> {
+        let tokens = u32::try_from(rate.tokens().get()).ok()?;
+        let capacity = match self.numbers.kind {
+            Kind::Bucket => burst.unwrap_or(tokens),
+            Kind::Sliding | Kind::Fixed | Kind::Quota | Kind::Leaky => tokens,
+        };
+        let fits = capacity >= self.numbers.cost;
+        let numbers = Numbers { rate, capacity, ..self.numbers };
+        numbers.terms().filter(|_| fits)
     }
 
     /// From what the node holds, or by the rule for a lost store.
@@ -166,14 +169,14 @@ impl Shared {
             Lost::Closed => Err(AWAY),
             Lost::Local => leases.take_alone(at, since, hash, self.share, cost),
         };
-        leases.degraded(outcome.is_ok());
+        leases.degraded(counted.meaning.rule, outcome.is_ok());
         let left = u32::try_from(outcome?).unwrap_or(u32::MAX);
         Ok(Spent { level: Level { left, reset: self.token() }, loan: None })
     }
 
     /// The time in which a token comes.
     fn token(&self) -> Duration {
-        Duration::from_micros(self.terms.units.div_ceil(self.terms.refill))
+        Duration::from_micros(self.terms.token_us())
     }
 }
 
@@ -193,7 +196,7 @@ pub(super) fn ready(
 ) -> Option<Unready> {
     let (leases, at) = (&ask.ledger.leases, ask.now.at);
     let mut parked = flight.parked.unwrap_or(Parked { since: at, wished: 0 });
-    let (first, mut wait) = (flight.parked.is_none(), false);
+    let (first, mut wait) = (flight.parked.is_none(), None);
     for (i, counted) in space.iter().flatten().enumerate() {
         let Some(shared) = &counted.meaning.shared else { continue };
         let (hash, cost, bit) = (counted.key.hash, counted.cost, 1_u8 << i);
@@ -216,15 +219,19 @@ pub(super) fn ready(
                     let wish = Wish { hash, name, rule: counted.meaning.rule, cost };
                     parked.wished |= if leases.wish(&wish) { bit } else { 0 };
                 }
-                wait |= !overdue(flight, at);
+                if !overdue(flight, at) {
+                    wait = Some(counted.meaning.rule);
+                }
             }
         }
     }
-    if !wait {
+    let Some(rule) = wait else {
+        // A later filter may wait for the store on its own account.
+        flight.parked = None;
         return None;
-    }
+    };
     if first {
-        leases.parked();
+        leases.parked(rule);
     }
     flight.parked = Some(parked);
     Some(Unready::Park(at + LOOK))
@@ -235,40 +242,17 @@ fn shard(counted: &Counted<'_>, ask: &Ask<'_>) -> u64 {
     shard_of(counted.meaning.key.name(counted.meaning.rule, ask))
 }
 
-fn overdue(flight: &Flight, at: Instant) -> bool {
+pub(super) fn overdue(flight: &Flight, at: Instant) -> bool {
     flight.parked.is_some_and(|parked| at.since(parked.since) >= PARK_MAX)
 }
 
-/// This node's part of the rate, and as much of the burst.
-fn share(rate: Rate, capacity: u32, nodes: u32) -> Option<Gcra> {
-    let period = rate.period().checked_mul(nodes.max(1))?;
-    Gcra::new(Rate::new(rate.tokens(), period)?, (capacity / nodes.max(1)).max(1))
-}
-
-fn gcd(a: u128, b: u128) -> u128 {
-    if b == 0 { a } else { gcd(b, a % b) }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn fast_limits_with_room_are_leased_and_all_others_are_asked_one_by_one() {
-        // (rate, capacity, cost, nodes, class, units, refill)
-        let table = [
-            ("100/s", 100, 1, 3, Class::Lease, 10_000, 1),
-            ("100/s", 47, 1, 3, Class::Direct, 10_000, 1),
-            ("100/s", 100, 5, 3, Class::Direct, 10_000, 1),
-            ("20/s", 1000, 1, 1, Class::Direct, 50_000, 1),
-            ("21/s", 1000, 1, 1, Class::Lease, 1_000_000, 21),
-            ("1/min", 1, 1, 1, Class::Direct, 60_000_000, 1),
-            ("5000000/s", 5_000_000, 1, 8, Class::Lease, 1, 5),
-        ];
-        for (rate, capacity, cost, nodes, class, units, refill) in table {
-            let found = Shared::terms(rate.parse().unwrap(), capacity, cost, nodes);
-            assert_eq!(found, Some(Terms { class, units, refill, capacity, cost }), "{rate}");
-        }
-        assert_eq!(Shared::terms("7/365day".parse().unwrap(), 1_000_000, 1, 1), None);
-    }
+fn numbers(spec: &LimitSpec, nodes: u32) -> Numbers {
+    let tokens = u32::try_from(spec.rate.tokens().get()).unwrap_or(u32::MAX);
+    let capacity = spec.burst.unwrap_or(tokens).max(1);
+    let cost = match spec.cost {
+        Some(CostSpec::Fixed(cost)) => cost.max(1),
+        None | Some(CostSpec::Header(_) | CostSpec::Response(_)) => 1,
+    };
+    let LimitSpec { kind, rate, strict, .. } = *spec;
+    Numbers { kind, rate, capacity, cost, strict, nodes }
 }

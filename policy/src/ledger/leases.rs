@@ -15,6 +15,7 @@ use std::sync::OnceLock;
 
 use crate::keeper::{ALL, bit};
 use crate::ledger::intake::{Intake, Wish};
+use crate::ledger::rules::{Rules, Tally};
 use crate::mechanism::gcra::{Gcra, ticks};
 use crate::time::Instant;
 
@@ -33,16 +34,6 @@ pub(crate) struct Leases {
     lost: AtomicU64,
     /// When the latest of them was lost, in nanoseconds.
     lost_since: AtomicU64,
-    pub(crate) counts: Counts,
-}
-
-/// What happened off the fast path.
-#[derive(Debug, Default)]
-pub(crate) struct Counts {
-    pub(crate) parked: AtomicU64,
-    /// Decided by the rule for a lost store.
-    pub(crate) degraded_allowed: AtomicU64,
-    pub(crate) degraded_refused: AtomicU64,
 }
 
 #[derive(Debug)]
@@ -50,6 +41,7 @@ struct Shelf {
     keys: Box<[AtomicU64]>,
     slots: Box<[Slot]>,
     intake: Intake,
+    rules: Rules,
 }
 
 /// One key. All times are nanoseconds of the node's clock.
@@ -96,6 +88,14 @@ pub(crate) struct Loan {
     cost: u32,
     /// In hand, and in the store as it last said.
     pub(crate) left: u64,
+}
+
+/// A place that was taken. Goes back through `vacate`.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Occupied {
+    at: At,
+    hash: u64,
+    alone: bool,
 }
 
 /// What the keeper reads of a slot.
@@ -220,16 +220,47 @@ impl Leases {
         }
     }
 
+    /// A place that was asked for is free again, unless its key is gone.
+    pub(crate) fn vacate(&self, taken: Occupied) {
+        let Some((at, slot)) = self.find(taken.hash) else { return };
+        if taken.alone {
+            let less = |n: u64| n.checked_sub(1);
+            let _ = slot.unleased.fetch_update(SeqCst, SeqCst, less);
+        } else if at == taken.at {
+            slot.word.fetch_add(1, SeqCst);
+        }
+    }
+
+    /// One of what the node holds.
+    pub(crate) fn occupy(&self, at: Instant, hash: u64) -> Option<Occupied> {
+        let loan = self.take(at, hash, 1)?;
+        Some(Occupied { at: loan.at, hash, alone: false })
+    }
+
+    /// A place of this node's own share, while there is no store.
+    pub(crate) fn occupy_alone(&self, hash: u64, share: u64) -> Option<Occupied> {
+        let (at, slot) = self.find(hash)?;
+        let more = |n: u64| (n < share).then_some(n + 1);
+        slot.unleased.fetch_update(SeqCst, SeqCst, more).ok()?;
+        Some(Occupied { at, hash, alone: true })
+    }
+
     /// A request waits for the store.
-    pub(crate) fn parked(&self) {
-        self.counts.parked.fetch_add(1, Relaxed);
+    pub(crate) fn parked(&self, rule: u64) {
+        self.tally(rule).map(|tally| tally.parked.fetch_add(1, Relaxed));
     }
 
     /// The rule for a lost store has decided.
-    pub(crate) fn degraded(&self, allowed: bool) {
-        let counts = &self.counts;
-        let count = if allowed { &counts.degraded_allowed } else { &counts.degraded_refused };
-        count.fetch_add(1, Relaxed);
+    pub(crate) fn degraded(&self, rule: u64, allowed: bool) {
+        let which = |tally: &Tally| {
+            let count = if allowed { &tally.allowed } else { &tally.refused };
+            count.fetch_add(1, Relaxed)
+        };
+        self.tally(rule).map(which);
+    }
+
+    pub(crate) fn tally(&self, rule: u64) -> Option<&Tally> {
+        self.shelf.get()?.rules.find(rule)
     }
 
     fn find(&self, hash: u64) -> Option<(At, &Slot)> {
@@ -254,7 +285,19 @@ impl Leases {
             keys: (0..KEYS_MAX).map(|_| AtomicU64::new(NOBODY)).collect(),
             slots: (0..KEYS_MAX).map(|_| Slot::default()).collect(),
             intake: Intake::new(WISHES_MAX),
+            rules: Rules::new(),
         });
+    }
+
+    /// Count what happens at this rule.
+    pub(crate) fn count(&self, rule: u64) {
+        if let Some(shelf) = self.shelf.get() {
+            shelf.rules.open(rule);
+        }
+    }
+
+    pub(crate) fn rules(&self) -> Option<&Rules> {
+        self.shelf.get().map(|shelf| &shelf.rules)
     }
 
     pub(crate) fn wished(&self) -> Option<Wish> {

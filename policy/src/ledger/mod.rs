@@ -17,6 +17,7 @@ pub(crate) mod boards;
 pub(crate) mod intake;
 pub(crate) mod leases;
 pub(crate) mod places;
+pub(crate) mod rules;
 mod table;
 
 use core::sync::atomic::AtomicU64;

@@ -6,6 +6,7 @@
 
 use core::time::Duration;
 
+pub use crate::mechanism::terms::{Class, Count, Terms};
 use crate::time::Instant;
 
 /// What is held may be spent for this long after it was asked for, by the store's clock.
@@ -26,27 +27,8 @@ const LOW_US: u64 = FLUSH_US + ROUND_TRIPS_US;
 const QUIET_US: u64 = 100_000;
 const PAUSE_MIN_US: u64 = 4_000;
 const PAUSE_MAX_US: u64 = 250_000;
-const REPORT_US: u64 = 250_000;
-
-/// How tokens leave the store.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Class {
-    /// Held in advance: for limits that are fast enough for it.
-    Lease,
-    /// Consumed one by one, as requests come: for those that are slow, or small.
-    Direct,
-}
-
-/// A limit as the store counts it: `units` to a token, `refill` units a microsecond.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Terms {
-    pub class: Class,
-    pub units: u64,
-    pub refill: u64,
-    pub capacity: u32,
-    /// What one request takes.
-    pub cost: u32,
-}
+/// Free places that a node keeps for its next requests.
+const SPARE: u64 = 4;
 
 /// One key of one message. The store's script reads these in their order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -58,7 +40,7 @@ pub struct Message {
     pub spent: u64,
     pub held: u64,
     pub want: u64,
-    /// Thousandths of a token a second. Of a direct rule: what one request costs.
+    /// Thousandths of a token a second. Of a direct rule: the most that a request costs.
     pub demand: u64,
     pub elapsed_us: u64,
     pub since_seq: u64,
@@ -106,7 +88,7 @@ pub(crate) struct Lease {
     terms: Terms,
     born: u64,
     /// Tokens brought in, less those given up unspent. Those of a direct rule were spent when they
-    /// were granted, and are not counted again.
+    /// were granted, and are not counted again. Places: free ones and those in use.
     brought: u64,
     /// What the store knows to be spent.
     settled: u64,
@@ -122,6 +104,10 @@ pub(crate) struct Lease {
     debtor: bool,
     grace: bool,
     plenty: bool,
+    /// The most that a request costs of those that wait.
+    dearest: u64,
+    /// The store has not heard of these terms.
+    anew: bool,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -152,6 +138,8 @@ impl Lease {
             debtor: false,
             grace: false,
             plenty: true,
+            dearest: 0,
+            anew: false,
         }
     }
 
@@ -164,12 +152,14 @@ impl Lease {
         let unsettled = self.spent(look) != self.settled;
         let (may_ask, silent) = (now >= self.next, now.saturating_sub(look.used));
         let report = unsettled && now.saturating_sub(self.reported) > self.report_us();
-        match self.terms.class {
-            Class::Direct => (wanted > 0 && may_ask) || unsettled,
-            Class::Lease => {
+        let fetch = self.anew || (wanted > 0 && may_ask);
+        match (self.terms.count, self.terms.class) {
+            (Count::Places, class) => fetch || report || self.places_due(look, class),
+            (_, Class::Direct) => fetch || unsettled,
+            (_, Class::Lease) => {
                 let low = tokens <= self.demand.saturating_mul(LOW_US) / 1_000_000_000;
                 let renew = tokens > 0 && now + LEASE_US * 2 / 3 > look.deadline;
-                (wanted > 0 && may_ask)
+                fetch
                     || (low && may_ask && silent < QUIET_US)
                     || (renew && silent < LEASE_US)
                     || ((tokens > 0 || unsettled) && silent > self.idle_us())
@@ -178,18 +168,52 @@ impl Lease {
         }
     }
 
+    /// Places that are taken are told of anew before their lease ends, and free ones go back.
+    fn places_due(&self, look: &Look, class: Class) -> bool {
+        let Look { now, tokens, .. } = *look;
+        let since = now.saturating_sub(self.reported);
+        let renew = (tokens > 0 || self.spent(look) > 0) && since > LEASE_US / 3;
+        let spare = match class {
+            Class::Direct => tokens > 0 && since >= us(TICKET),
+            Class::Lease => {
+                (tokens > 2 * self.target() && since > us(TICKET))
+                    || (tokens > 0 && now.saturating_sub(look.used) > QUIET_US)
+            }
+        };
+        renew || spare
+    }
+
     /// How much may stay in hand when the next message is made.
     pub(crate) fn keeps(&self, look: &Look, farewell: bool) -> u64 {
-        match self.terms.class {
-            Class::Direct => u64::MAX,
-            Class::Lease if farewell || self.idle(look) => 0,
-            Class::Lease => 2 * self.target(),
+        match (self.terms.count, self.terms.class) {
+            (Count::Places, Class::Direct) if farewell => 0,
+            (Count::Places, Class::Direct) => look.wanted,
+            (Count::Bucket | Count::Window, Class::Direct) => u64::MAX,
+            (_, Class::Lease) if farewell || self.idle(look) => 0,
+            (_, Class::Lease) => 2 * self.target(),
         }
     }
 
+    /// Somebody waits for this much.
+    pub(crate) fn heed(&mut self, cost: u32) {
+        self.dearest = self.dearest.max(u64::from(cost));
+    }
+
+    /// The same key, by other numbers.
+    pub(crate) fn adopt(&mut self, terms: Terms) {
+        (self.terms, self.next, self.anew) = (terms, 0, true);
+    }
+
     pub(crate) fn bring(&mut self, tokens: u64) {
-        if self.terms.class == Class::Lease {
+        if self.counts_brought() {
             self.brought += tokens;
+        }
+    }
+
+    const fn counts_brought(&self) -> bool {
+        match (self.terms.count, self.terms.class) {
+            (Count::Places, _) | (_, Class::Lease) => true,
+            (Count::Bucket | Count::Window, Class::Direct) => false,
         }
     }
 
@@ -204,14 +228,17 @@ impl Lease {
         let idle = farewell || self.idle(look);
         let (elapsed_us, since_seq) =
             self.answered.map_or((0, 0), |(at, seq)| (now.saturating_sub(at), seq));
-        let (held, want, demand) = match terms.class {
-            Class::Direct => (0, look.wanted, u64::from(terms.cost)),
-            Class::Lease if idle || self.debtor => (look.tokens, 0, 0),
-            Class::Lease => {
-                let most = u64::from(terms.capacity / 2).max(1);
-                let want = self.target().max(look.wanted).min(most);
-                (look.tokens, want.saturating_sub(look.tokens), self.demand)
-            }
+        let dearest = core::mem::take(&mut self.dearest).max(u64::from(terms.cost));
+        let most = match terms.count {
+            Count::Places => u64::from(terms.capacity),
+            Count::Bucket | Count::Window => u64::from(terms.capacity / 2).max(dearest),
+        };
+        let ahead = |want: u64| want.max(look.wanted).min(most).saturating_sub(look.tokens);
+        let (held, want, demand) = match (terms.count, terms.class) {
+            (Count::Bucket | Count::Window, Class::Direct) => (0, look.wanted, dearest),
+            (_, _) if idle || self.debtor => (look.tokens, 0, 0),
+            (Count::Places, Class::Direct) => (look.tokens, ahead(0), 0),
+            (_, Class::Lease) => (look.tokens, ahead(self.target()), self.demand),
         };
         let message = Message {
             terms,
@@ -225,7 +252,7 @@ impl Lease {
             elapsed_us,
             since_seq,
         };
-        self.reported = now;
+        (self.reported, self.anew) = (now, false);
         self.sent = Some(Sent { at: now, message });
         message
     }
@@ -238,7 +265,8 @@ impl Lease {
         self.settled = message.spent;
         self.plenty = reply.left * 8 > u64::from(message.terms.capacity) * 3;
         let void = reply.flags & Reply::VOID != 0;
-        if message.terms.class == Class::Direct {
+        let places = message.terms.count == Count::Places;
+        if message.terms.class == Class::Direct && !places {
             let short = reply.granted < message.want || (reply.left == 0 && reply.wait_us > 0);
             let denied_until = if short { now + reply.wait_us } else { 0 };
             self.next = denied_until;
@@ -255,7 +283,8 @@ impl Lease {
         }
         self.batch = reply.granted.max(1);
         let limited = message.want > 0 && reply.granted < message.want;
-        self.next = if limited { now + pause(&message.terms, reply) } else { now };
+        let pause = if places { reply.wait_us } else { pause(&message.terms, reply) };
+        self.next = if limited { now + pause } else { now };
         let denied_until = if limited { self.next } else { 0 };
         Some(Outcome { void, deadline, denied_until })
     }
@@ -286,10 +315,17 @@ impl Lease {
             && look.tokens == 0
             && look.wanted == 0
             && self.spent(look) == self.settled
+            && !self.is_used(look)
             && look.now > self.next
             && silent > LEASE_US
     }
 
+    /// Whether places of it are taken.
+    pub(crate) fn is_used(&self, look: &Look) -> bool {
+        self.terms.count == Count::Places && self.spent(look) > 0
+    }
+
+    /// Of places: those that are in use.
     fn spent(&self, look: &Look) -> u64 {
         self.brought.saturating_sub(look.tokens) + look.unleased
     }
@@ -324,9 +360,16 @@ impl Lease {
             .checked_div(self.demand)
             .unwrap_or(LEASE_US)
             .clamp(FLUSH_US, LEASE_US / 2);
+        let interval = match self.terms.count {
+            Count::Bucket | Count::Places => interval,
+            Count::Window => interval.min(self.terms.report_us()),
+        };
         let needed = self.demand.saturating_mul(interval + ROUND_TRIPS_US) / 1_000_000_000 + 2;
         let target = needed.max(BATCH.min(2 * self.batch));
-        target.min(u64::from(self.terms.capacity / 4).max(1))
+        match self.terms.count {
+            Count::Bucket | Count::Window => target.min(u64::from(self.terms.capacity / 4).max(1)),
+            Count::Places => SPARE,
+        }
     }
 
     fn idle(&self, look: &Look) -> bool {
@@ -340,7 +383,7 @@ impl Lease {
     }
 
     fn report_us(&self) -> u64 {
-        if self.plenty { LEASE_US } else { REPORT_US }
+        if self.plenty { LEASE_US } else { self.terms.report_us() }
     }
 }
 
@@ -348,8 +391,10 @@ impl Lease {
 /// the node's fair rate.
 fn pause(terms: &Terms, reply: &Reply) -> u64 {
     let batch = (BATCH * 1_000_000_000).checked_div(reply.fair).unwrap_or(PAUSE_MAX_US);
-    let eighth = u64::from(terms.capacity).saturating_mul(terms.units)
-        / terms.refill.saturating_mul(8).max(1);
+    let eighth = match terms.count {
+        Count::Bucket | Count::Places => terms.whole_us() / 8,
+        Count::Window => terms.whole_us() / 64,
+    };
     let pause = batch.max(PAUSE_MIN_US).min(eighth.max(PAUSE_MIN_US)).min(PAUSE_MAX_US);
     if reply.granted > 0 {
         return pause;

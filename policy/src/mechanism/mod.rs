@@ -14,4 +14,5 @@ pub(crate) mod ranges;
 pub(crate) mod rendezvous;
 pub(crate) mod ring;
 pub(crate) mod sliding;
+pub(crate) mod terms;
 pub(crate) mod window;

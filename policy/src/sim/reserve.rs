@@ -2,20 +2,25 @@
 //!
 //! The simulation runs against it, and a test holds it against the script on a real server.
 
+mod log;
+mod share;
+
 use std::collections::BTreeMap;
 
-use crate::mechanism::lease::{Class, Message, Reply};
+use self::log::{Log, Span};
+use crate::mechanism::lease::{Class, Count, Message, Reply};
 
-const ACTIVE: i64 = 1_000_000;
 const FORGET: i64 = 600_000_000;
 const STEP: i64 = 200_000;
+const AGAIN: i64 = 5_000;
+const RETURN: i64 = 600_000;
 
 /// One shard of a server.
 #[derive(Clone, Debug, Default)]
 pub struct Store {
     run: String,
     fence: i64,
-    buckets: BTreeMap<String, Bucket>,
+    tallies: BTreeMap<String, Tally>,
     /// Break it in one place, to see that a test notices.
     pub mutant: Option<Mutant>,
 }
@@ -25,8 +30,10 @@ pub struct Store {
 pub enum Mutant {
     /// Fill up to the capacity whatever is outstanding.
     CapIgnoresOutstanding,
-    /// A bucket that is missing is born full.
+    /// What is missing is born as new, also when it has just been lost.
     BornFull,
+    /// That the server was lost is not noticed.
+    NoFence,
     /// What a node holds is taken for spent when half its lease is over.
     ReapsEarly,
     /// Messages that were overtaken count.
@@ -37,17 +44,21 @@ pub enum Mutant {
     NoVoid,
     /// Tokens spent without a lease are free.
     NoDebt,
+    /// A part of a window is forgotten a window after its beginning, not its end.
+    EarlySlots,
 }
 
 #[derive(Clone, Debug, Default)]
-struct Bucket {
+struct Tally {
     run: String,
     level: i64,
     filled: i64,
     units: i64,
+    refill: i64,
     at: i64,
     skew: i64,
     out: i64,
+    log: Log,
     nodes: BTreeMap<String, Record>,
 }
 
@@ -66,16 +77,30 @@ struct Record {
     knew: i64,
 }
 
+/// What a message is about, as the script reads it.
+#[derive(Clone, Copy)]
+struct Rule {
+    count: Count,
+    direct: bool,
+    units: i64,
+    refill: i64,
+    capacity: i64,
+    lease: i64,
+    mutant: Option<Mutant>,
+}
+
 impl Store {
     /// The script's answer for one key. `now_us` is the server's clock.
     pub fn call(&mut self, now_us: i64, run: &str, node: &str, key: &str, m: &Message) -> Reply {
+        let fenced = self.mutant != Some(Mutant::NoFence);
         if self.run != run {
-            (self.run, self.fence) = (run.to_owned(), now_us);
+            let fence = if fenced { now_us } else { 0 };
+            (self.run, self.fence) = (run.to_owned(), fence);
         }
-        let known = self.buckets.remove(key);
-        let mut bucket = known.unwrap_or_else(|| self.birth(now_us, m));
-        let reply = bucket.call(now_us, run, node, m, self.mutant);
-        self.buckets.insert(key.to_owned(), bucket);
+        let run = if fenced { run } else { "1" };
+        let mut tally = self.tallies.remove(key).unwrap_or_default();
+        let reply = tally.call(now_us, run, node, m, self.fence, self.mutant);
+        self.tallies.insert(key.to_owned(), tally);
         reply
     }
 
@@ -91,96 +116,198 @@ impl Store {
 
     /// Level and outstanding, in units and tokens.
     pub fn bucket(&self, key: &str) -> Option<(i64, i64)> {
-        self.buckets.get(key).map(|bucket| (bucket.level, bucket.out))
+        self.tallies.get(key).map(|tally| (tally.level, tally.out))
     }
 
-    fn birth(&self, now: i64, m: &Message) -> Bucket {
-        let full = i64::from(m.terms.capacity) * int(m.terms.units);
-        let at = self.fence + int(m.lease_us);
-        let since = match self.mutant {
-            Some(Mutant::BornFull) => i64::MAX,
-            _ => (now - at).max(0),
-        };
-        let level = full.min(since.saturating_mul(int(m.terms.refill)));
-        Bucket { level, filled: now.max(at), units: int(m.terms.units), ..Bucket::default() }
+    /// What a window counts, and outstanding.
+    pub fn window(&self, key: &str) -> Option<(i64, i64)> {
+        self.tallies.get(key).map(|tally| (tally.log.total(), tally.out))
     }
 }
 
-impl Bucket {
+impl Rule {
+    fn of(m: &Message, mutant: Option<Mutant>) -> Self {
+        Self {
+            count: m.terms.count,
+            direct: m.terms.class == Class::Direct && m.terms.count != Count::Places,
+            units: int(m.terms.units),
+            refill: int(m.terms.refill),
+            capacity: i64::from(m.terms.capacity),
+            lease: int(m.lease_us),
+            mutant,
+        }
+    }
+
+    fn is(&self, mutant: Mutant) -> bool {
+        self.mutant == Some(mutant)
+    }
+
+    fn full(&self) -> i64 {
+        self.capacity * self.units
+    }
+
+    fn span(&self) -> Span {
+        Span { slot: self.units, then: self.refill, early: self.is(Mutant::EarlySlots) }
+    }
+}
+
+impl Tally {
     fn call(
         &mut self,
         now: i64,
         run: &str,
         node: &str,
         m: &Message,
+        fence: i64,
         mutant: Option<Mutant>,
     ) -> Reply {
-        let is = |which| mutant == Some(which);
-        let (units, capacity) = (int(m.terms.units), i64::from(m.terms.capacity));
-        let full = capacity * units;
-        let quantum = match m.terms.class {
-            Class::Lease => 1,
-            Class::Direct => int(m.demand).max(1),
-        };
+        let rule = Rule::of(m, mutant);
         let mut flags = 0;
         let mut me = self.nodes.remove(node);
-        let clock = self.clock(now, m, me.as_mut(), is(Mutant::NoStepDetector));
-        if !self.run.is_empty() && self.run != run {
+        let clock = self.clock(now, m, me.as_mut(), rule.is(Mutant::NoStepDetector));
+        let missing = self.run.is_empty();
+        if !missing && self.run != run {
             flags += 4;
         }
-        if self.units != units {
-            self.level = rescaled(self.level, self.units, units);
+        if missing || (flags == 4 && m.terms.strict) {
+            me = None;
+            self.birth(clock, fence, &rule, m.terms.strict);
+        } else if rule.count == Count::Bucket {
+            self.rewrite(clock, &rule);
+        } else if rule.count == Count::Places && self.out > 0 && clock - self.at > rule.lease {
+            self.filled = self.filled.max(clock + RETURN);
         }
-        self.nodes.values_mut().for_each(|r| reap(r, clock, &mut self.out, true));
-        self.nodes.retain(|_, r| clock - r.ends <= FORGET);
-        if let Some(me) = &mut me {
-            reap(me, clock, &mut self.out, false);
+        self.log.forget(clock, rule.span());
+        self.reap(clock, &rule, me.as_mut());
+        if rule.count == Count::Bucket {
+            self.fill(clock, &rule);
         }
-        self.fill(clock, full, m, is(Mutant::CapIgnoresOutstanding));
         let (mut granted, mut fair) = (0, 0);
+        let known = me.is_some();
         let mut record =
             me.unwrap_or_else(|| Record { seen: clock, spent: int(m.spent), ..Record::default() });
-        let late = record.seq >= int(m.seq) && !is(Mutant::NoOrder);
+        let late = record.seq >= int(m.seq) && !rule.is(Mutant::NoOrder);
         if late && record.seq == int(m.seq) {
             (granted, flags) = (record.granted, flags + 2);
         } else if late {
             flags += 8;
         } else {
-            if me.is_some() && record.seq < int(m.born) {
+            if known && record.seq < int(m.born) {
                 (record.spent, record.burned) = (int(m.spent), 0);
             }
-            flags += self.account(&mut record, m, full, mutant);
-            let avail = self.level.div_euclid(units);
-            (granted, fair) = match m.terms.class {
-                Class::Lease => self.share(&mut record, m, avail, clock),
-                Class::Direct => {
-                    let some = int(m.want).min(avail).max(0);
-                    (some - some % quantum, 0)
-                }
-            };
-            if m.terms.class == Class::Lease {
-                self.out += granted;
-                record.held += granted;
-            }
-            self.level -= granted * units;
+            flags += self.account(&mut record, m, &rule, clock);
+            (granted, fair) = self.grant(&mut record, m, &rule, clock);
             (record.seq, record.seen, record.granted) = (int(m.seq), clock, granted);
-            let lease = int(m.lease_us);
-            record.ends = clock + if is(Mutant::ReapsEarly) { lease / 2 } else { lease };
+            let lease = if rule.is(Mutant::ReapsEarly) { rule.lease / 2 } else { rule.lease };
+            record.ends = clock + lease;
         }
         self.nodes.insert(node.to_owned(), record);
-        (self.run, self.units, self.at) = (run.to_owned(), units, clock);
-        self.reply(m, quantum, [granted, fair, flags])
+        (self.run, self.at) = (run.to_owned(), clock);
+        (self.units, self.refill) = (rule.units, rule.refill);
+        self.reply(m, &rule, [granted, fair, flags])
     }
 
-    fn reply(&self, m: &Message, quantum: i64, told: [i64; 3]) -> Reply {
-        let (units, refill) = (int(m.terms.units), int(m.terms.refill));
-        let short = quantum * units - self.level;
-        let wait = if short > 0 {
-            (short + refill - 1) / refill + (self.filled - self.at).max(0)
-        } else {
-            0
+    fn birth(&mut self, clock: i64, fence: i64, rule: &Rule, strict: bool) {
+        let at = if rule.is(Mutant::BornFull) { 0 } else { fence + rule.lease };
+        (self.out, self.level, self.log) = (0, 0, Log::default());
+        self.nodes.clear();
+        if rule.count == Count::Bucket {
+            self.level = rule.full().min((clock - at).max(0).saturating_mul(rule.refill));
+        }
+        if rule.count == Count::Window && strict {
+            self.log.note(rule.capacity, at, clock, rule.span());
+        }
+        self.filled = clock.max(at);
+    }
+
+    /// Under a rule that was written anew: until now it filled up by the old one.
+    fn rewrite(&mut self, clock: i64, rule: &Rule) {
+        if (self.units, self.refill) == (rule.units, rule.refill) {
+            return;
+        }
+        let room = (rule.capacity - self.out) * self.units - self.level;
+        if clock > self.filled && room > 0 {
+            self.level += room.min((clock - self.filled).saturating_mul(self.refill));
+        }
+        self.level = rescaled(self.level, self.units, rule.units);
+        self.filled = self.filled.max(clock);
+    }
+
+    fn reap(&mut self, clock: i64, rule: &Rule, me: Option<&mut Record>) {
+        let (log, out) = (&mut self.log, &mut self.out);
+        let mut reap = |r: &mut Record| {
+            if r.ends > clock || r.held == 0 {
+                return false;
+            }
+            *out -= r.held;
+            if rule.count == Count::Window {
+                log.note(r.held, r.ends, clock, rule.span());
+            }
+            r.burned += r.held;
+            r.held = 0;
+            true
         };
-        let left = self.level.div_euclid(units).max(0);
+        for r in self.nodes.values_mut() {
+            if reap(r) {
+                r.demand = 0;
+            }
+        }
+        self.nodes.retain(|_, r| clock - r.ends <= FORGET);
+        if let Some(me) = me {
+            reap(me);
+        }
+    }
+
+    fn grant(&mut self, me: &mut Record, m: &Message, rule: &Rule, clock: i64) -> (i64, i64) {
+        let avail = if rule.is(Mutant::CapIgnoresOutstanding) && rule.count == Count::Window {
+            rule.capacity - self.log.total()
+        } else {
+            self.left(rule, clock)
+        };
+        let (granted, fair) = if rule.direct || rule.count == Count::Places {
+            let (want, some) = (int(m.want), int(m.want).min(avail).max(0));
+            (if some < want { some - some % quantum(m, rule) } else { some }, 0)
+        } else {
+            share::share(me, self.nodes.values(), m, avail, clock)
+        };
+        if rule.count == Count::Bucket {
+            self.level -= granted * rule.units;
+        }
+        if !rule.direct {
+            self.out += granted;
+            me.held += granted;
+        } else if rule.count == Count::Window {
+            self.log.note(granted, clock, clock, rule.span());
+        }
+        (granted, fair)
+    }
+
+    fn left(&self, rule: &Rule, clock: i64) -> i64 {
+        match rule.count {
+            Count::Bucket => self.level.div_euclid(rule.units),
+            Count::Window => rule.capacity - self.log.total() - self.out,
+            Count::Places if clock < self.filled => 0,
+            Count::Places => rule.capacity - self.out,
+        }
+    }
+
+    fn reply(&self, m: &Message, rule: &Rule, told: [i64; 3]) -> Reply {
+        let left = self.left(rule, self.at);
+        let wait = match rule.count {
+            Count::Bucket => {
+                let short = quantum(m, rule) * rule.units - self.level;
+                let until = (self.filled - self.at).max(0);
+                if short > 0 { (short + rule.refill - 1) / rule.refill + until } else { 0 }
+            }
+            Count::Window => match quantum(m, rule) - left {
+                short if short > 0 => {
+                    self.log.wait(short, self.at, rule.span()).unwrap_or(rule.lease)
+                }
+                _ => 0,
+            },
+            Count::Places if left < 1 => AGAIN.max(self.filled - self.at),
+            Count::Places => 0,
+        };
         let [granted, fair, flags] = told.map(|n| u64::try_from(n).unwrap_or(0));
         let [left, wait_us] = [left, wait].map(|n| u64::try_from(n).unwrap_or(0));
         Reply { granted, left, wait_us, fair, flags }
@@ -205,85 +332,51 @@ impl Bucket {
         clock.max(self.at)
     }
 
-    fn fill(&mut self, clock: i64, full: i64, m: &Message, ignore_outstanding: bool) {
+    fn fill(&mut self, clock: i64, rule: &Rule) {
         if clock <= self.filled {
             return;
         }
-        let out = if ignore_outstanding { 0 } else { self.out };
-        let room = full - out * int(m.terms.units) - self.level;
+        let out = if rule.is(Mutant::CapIgnoresOutstanding) { 0 } else { self.out };
+        let room = rule.full() - out * rule.units - self.level;
         if room > 0 {
-            let filled = (clock - self.filled).saturating_mul(int(m.terms.refill));
+            let filled = (clock - self.filled).saturating_mul(rule.refill);
             self.level += filled.min(room);
         }
         self.filled = clock;
     }
 
-    fn account(&mut self, me: &mut Record, m: &Message, full: i64, mutant: Option<Mutant>) -> i64 {
-        let (units, mut held, mut flags) = (int(m.terms.units), int(m.held), 0);
-        if held > me.held && mutant != Some(Mutant::NoVoid) {
+    fn account(&mut self, me: &mut Record, m: &Message, rule: &Rule, clock: i64) -> i64 {
+        let (mut held, spent, mut flags) = (int(m.held), int(m.spent), 0);
+        let told = if rule.count == Count::Places { held + spent } else { held };
+        if told > me.held && held > 0 && !rule.is(Mutant::NoVoid) {
             (held, flags) = (0, 1);
         }
-        let delta = (int(m.spent) - me.spent).max(0);
-        let covered = delta.min(me.held - held);
-        let debt = (delta - covered - me.burned).max(0);
-        let debt = if mutant == Some(Mutant::NoDebt) { 0 } else { debt };
-        let returned = me.held - covered - held;
-        self.out -= covered + returned;
-        let level = (full - self.out * units).min(self.level + returned * units);
-        self.level = (level - debt * units).max(-full);
-        (me.held, me.spent, me.burned, me.demand) = (held, int(m.spent), 0, int(m.demand));
+        if rule.count == Count::Places {
+            self.out += spent + held - me.held;
+            held += spent;
+        } else {
+            let delta = (spent - me.spent).max(0);
+            let covered = delta.min(me.held - held);
+            let debt = (delta - covered - me.burned).max(0);
+            let debt = if rule.is(Mutant::NoDebt) { 0 } else { debt };
+            let returned = me.held - covered - held;
+            self.out -= covered + returned;
+            if rule.count == Count::Bucket {
+                let room = rule.full() - self.out * rule.units;
+                let level = room.min(self.level + returned * rule.units);
+                self.level = (level - debt * rule.units).max(-rule.full());
+            } else {
+                self.log.note(covered + debt, clock, clock, rule.span());
+            }
+        }
+        (me.held, me.spent, me.burned, me.demand) = (held, spent, 0, int(m.demand));
         flags
     }
-
-    fn share(&self, me: &mut Record, m: &Message, avail: i64, clock: i64) -> (i64, i64) {
-        let (want, demand, cap) = (int(m.want), int(m.demand), i64::from(m.terms.capacity) * 1000);
-        let rate = whole(m.terms.refill as f64 * 1e9 / m.terms.units as f64);
-        let active = || self.nodes.values().filter(|r| clock - r.seen < ACTIVE && r.demand > 0);
-        let mut demands: Vec<i64> =
-            [demand].into_iter().chain(active().map(|r| r.demand)).collect();
-        if demands.len() == 1 || demands.iter().sum::<i64>() <= rate {
-            me.credit = 0;
-            return (want.min(avail).max(0), rate);
-        }
-        demands.sort_unstable();
-        let fair = water(&demands, rate);
-        let earned = |demand: i64, seen: i64| {
-            whole((demand.min(fair) * (clock - seen)) as f64 / 1_000_000.0)
-        };
-        let credits = || active().map(|r| cap.min(r.credit + earned(r.demand, r.seen)));
-        let (aside, top) = (credits().sum::<i64>(), credits().max().unwrap_or(0));
-        me.credit = cap.min(me.credit + earned(demand, me.seen));
-        let mut bound = (me.credit / 1000).max(whole(avail as f64 - aside as f64 / 1000.0));
-        if bound < 1 && me.credit >= top {
-            bound = 1;
-        }
-        let granted = want.min(avail).min(bound).max(0);
-        me.credit = if granted < want { (me.credit - granted * 1000).max(0) } else { 0 };
-        (granted, demand.min(fair))
-    }
 }
 
-fn reap(r: &mut Record, clock: i64, out: &mut i64, other: bool) {
-    if r.ends <= clock && r.held > 0 {
-        *out -= r.held;
-        r.burned += r.held;
-        r.held = 0;
-        if other {
-            r.demand = 0;
-        }
-    }
-}
-
-fn water(demands: &[i64], rate: i64) -> i64 {
-    let (mut left, mut n, mut fair) = (rate, demands.len(), 0);
-    for &demand in demands {
-        fair = left / i64::try_from(n.max(1)).unwrap_or(1);
-        if demand > fair {
-            break;
-        }
-        (left, n) = (left - demand, n - 1);
-    }
-    fair
+/// Less is of use to nobody.
+fn quantum(m: &Message, rule: &Rule) -> i64 {
+    if rule.direct { int(m.demand).max(1) } else { 1 }
 }
 
 fn rescaled(level: i64, was: i64, units: i64) -> i64 {

@@ -165,11 +165,10 @@ fn plan(matches: &str) -> Option<Plan> {
     let specs = Specs {
         size: Some(SizeSpec { body: Some(ByteSize(1 << 32)), ..SizeSpec::default() }),
         limits: Some(["fine", "ip", "slide", "queue"].map(str::to_owned).to_vec()),
-        concurrency: Some(ConcurrencySpec { max: 5, key: vec!["ip".to_owned()] }),
+        concurrency: Some(five_at_once()),
         ..Specs::default()
     };
     let draft = Draft {
-        shed: crate::shed::spec::ShedSpec::default(),
         zone: Some("10.0.0.1:80".to_owned()),
         upstreams: vec![("a".to_owned(), upstream())],
         limits: vec![
@@ -179,9 +178,13 @@ fn plan(matches: &str) -> Option<Plan> {
             ("queue".to_owned(), queue),
         ],
         routes: vec![("r".to_owned(), route, specs)],
-        nodes: None,
+        ..Draft::default()
     };
     Plan::compile(draft).ok()
+}
+
+fn five_at_once() -> ConcurrencySpec {
+    ConcurrencySpec { max: 5, key: vec!["ip".to_owned()], ..ConcurrencySpec::default() }
 }
 
 /// What is left of the bytes. Read past the end, it is zeros.

@@ -50,6 +50,12 @@ enum Todo {
         batch: u64,
         replies: Vec<Reply>,
     },
+    /// A request that was admitted is over.
+    Ended {
+        node: usize,
+        worker: usize,
+        flight: Box<Flight>,
+    },
     Link {
         node: usize,
     },
@@ -67,6 +73,10 @@ pub(crate) enum Upset {
     /// It comes back without its data, as another run.
     StoreRestarts,
     ClockJumps(i64),
+    /// From here on, what a replica has not got yet.
+    ReplicaLags,
+    /// The replica takes over, as another run.
+    FailsOver,
 }
 
 pub(crate) struct Network {
@@ -89,6 +99,8 @@ struct Node {
     admitted: u64,
     statuses: BTreeMap<u16, u64>,
     slowest: u64,
+    /// Requests in progress.
+    inside: u64,
 }
 
 pub(crate) struct World {
@@ -107,6 +119,11 @@ pub(crate) struct World {
     pub(crate) admitted: Vec<u64>,
     pub(crate) commands: u64,
     pub(crate) requests: u64,
+    replica: Option<Store>,
+    /// How long what was admitted takes.
+    pub(crate) takes: u64,
+    /// The most that were in progress at once.
+    pub(crate) peak: u64,
 }
 
 impl World {
@@ -132,6 +149,9 @@ impl World {
             admitted: Vec::new(),
             commands: 0,
             requests: 0,
+            replica: None,
+            takes: 0,
+            peak: 0,
         };
         world.store.warm("1");
         for node in 0..nodes {
@@ -150,6 +170,7 @@ impl World {
                 admitted: 0,
                 statuses: BTreeMap::new(),
                 slowest: 0,
+                inside: 0,
             });
             let first = world.now + world.dice.below(5 * MS);
             world.at(first, Todo::Tick { node });
@@ -199,6 +220,14 @@ impl World {
         self.nodes.iter().map(|node| node.slowest).max().unwrap_or(0)
     }
 
+    /// These keys have numbers of their own, on every node.
+    pub(crate) fn override_with(&mut self, plan: &Plan, written: &[(&str, &str)]) {
+        for node in &mut self.nodes {
+            let own = written.iter().map(|(field, value)| plan.override_of(field, value).unwrap());
+            node.keeper.override_with(own);
+        }
+    }
+
     pub(crate) fn held(&self) -> u64 {
         self.nodes.iter().map(|node| node.keeper.figures(node.now(self.now)).held).sum()
     }
@@ -228,6 +257,13 @@ impl World {
                     it.keeper.answered(it.now(now), batch, &replies);
                 }
             }
+            Todo::Ended { node, worker, flight } => {
+                let it = &mut self.nodes[node];
+                if it.alive {
+                    it.inside -= 1;
+                    it.end(self.now, worker, *flight, 200);
+                }
+            }
             Todo::Link { node } => self.link(node),
             Todo::Event(upset) => self.upset_now(upset),
         }
@@ -249,6 +285,14 @@ impl World {
                 }
             }
             Upset::ClockJumps(us) => self.clock += us,
+            Upset::ReplicaLags => self.replica = Some(self.store.clone()),
+            Upset::FailsOver => {
+                self.store = self.replica.take().unwrap_or_else(|| self.store.clone());
+                (self.up, self.run) = (true, self.run + 1);
+                for node in 0..self.nodes.len() {
+                    self.unlink(node);
+                }
+            }
         }
     }
 
@@ -285,15 +329,15 @@ impl World {
                     it.admitted += 1;
                     self.admitted.push(self.now);
                 }
-                let ending = Ending {
-                    status: Some(answer.status),
-                    bytes_in: 0,
-                    bytes_out: 0,
-                    finish: Finish::Whole,
-                };
-                let record = it.workers[worker].end(now, flight, ending);
-                let took = u64::try_from(record.took.as_micros()).unwrap_or(u64::MAX);
-                it.slowest = it.slowest.max(took);
+                if answer.status == 200 && self.takes > 0 {
+                    it.inside += 1;
+                    let (end, flight) = (self.now + self.takes, Box::new(flight));
+                    let alive = self.nodes.iter().filter(|node| node.alive);
+                    self.peak = self.peak.max(alive.map(|node| node.inside).sum());
+                    self.at(end, Todo::Ended { node, worker, flight });
+                } else {
+                    it.end(self.now, worker, flight, answer.status);
+                }
             }
             other => panic!("{other:?}"),
         }
@@ -372,6 +416,15 @@ impl World {
 }
 
 impl Node {
+    fn end(&mut self, at: u64, worker: usize, flight: Flight, status: u16) {
+        let ending =
+            Ending { status: Some(status), bytes_in: 0, bytes_out: 0, finish: Finish::Whole };
+        let now = self.now2(at);
+        let record = self.workers[worker].end(now, flight, ending);
+        let took = u64::try_from(record.took.as_micros()).unwrap_or(u64::MAX);
+        self.slowest = self.slowest.max(took);
+    }
+
     fn now(&self, at: u64) -> Instant {
         Instant::from_nanos((at + self.ahead) * 1_000)
     }

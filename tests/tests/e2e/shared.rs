@@ -11,10 +11,10 @@ const RATE: u64 = 200;
 
 /// What became of one request, and when it was under way.
 #[derive(Clone, Copy, Debug)]
-struct Seen {
-    status: u16,
-    began: Instant,
-    ended: Instant,
+pub(crate) struct Seen {
+    pub(crate) status: u16,
+    pub(crate) began: Instant,
+    pub(crate) ended: Instant,
 }
 
 fn config(redis: &Redis, rate: &str, burst: u64, lost: &str) -> Config {
@@ -34,7 +34,7 @@ fn limited(redis: &Redis, rate: &str, burst: u64, lost: &str) -> String {
     format!("{before}{rest}")
 }
 
-fn three(config: &str) -> Vec<Sluice> {
+pub(crate) fn three(config: &str) -> Vec<Sluice> {
     let all: Vec<_> = (0..3).map(|_| Sluice::start(config)).collect();
     for sluice in &all {
         wait_for_store(sluice, "up");
@@ -50,7 +50,7 @@ fn wait_for_store(sluice: &Sluice, state: &str) {
 }
 
 /// Clients that ask without a pause until the end, twice as many of the first gateway.
-fn load(gateways: &[Sluice], span: Duration) -> Vec<Seen> {
+pub(crate) fn load(gateways: &[Sluice], span: Duration) -> Vec<Seen> {
     let end = Instant::now() + span;
     let one = |sluice: &Sluice| {
         let (mut client, mut seen) = (sluice.client(), Vec::new());
@@ -88,7 +88,7 @@ fn excess(seen: &[Seen], burst: f64, rate: f64) -> f64 {
     worst
 }
 
-fn count(seen: &[Seen], status: Range<u16>) -> u64 {
+pub(crate) fn count(seen: &[Seen], status: Range<u16>) -> u64 {
     seen.iter().filter(|seen| status.contains(&seen.status)).count() as u64
 }
 
