@@ -80,11 +80,10 @@ impl Ticket {
     /// None at either bound.
     fn take(worker: &Rc<Worker>, client: IpAddr) -> Option<Self> {
         let current = worker.current();
-        let server = &current.config.server;
-        if worker.cells.connections_open.value() >= u64::from(server.connections) {
+        if worker.cells.connections_open.value() >= u64::from(current.split.clients) {
             return None;
         }
-        let bound = server.connections_per_client;
+        let bound = current.config.server.connections_per_client;
         // Without a bound nothing is kept by address.
         let client = (bound > 0).then_some(client);
         if let Some(client) = client {

@@ -1,6 +1,7 @@
 //! One core, one runtime, one `Policy`, one set of pools: what a worker is given, what it is told,
 //! and its life.
 
+pub(crate) mod descriptors;
 mod state;
 
 use std::collections::BTreeMap;
@@ -24,6 +25,7 @@ use crate::observe::journal::JournalSender;
 use crate::runtime::{self, Bell, Driver, Fallen, Listener, Readiness, Wanted};
 use crate::sweep;
 
+use descriptors::Share;
 pub(crate) use state::{Current, Worker};
 
 /// One version of the configuration, with what only the control thread can find out.
@@ -46,6 +48,7 @@ pub(crate) struct Seat {
     /// This worker's own listening sockets (SO_REUSEPORT).
     pub(crate) listeners: Vec<std::net::TcpListener>,
     pub(crate) generation: Arc<Generation>,
+    pub(crate) share: Share,
     pub(crate) ledger: Arc<Ledger>,
     /// Rung when a request waits for the store of shared counts.
     pub(crate) kick: Arc<tokio::sync::Notify>,

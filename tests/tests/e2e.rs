@@ -29,6 +29,8 @@ mod degrade;
 mod duplex;
 #[path = "e2e/errors.rs"]
 mod errors;
+#[path = "e2e/exhaustion.rs"]
+mod exhaustion;
 #[path = "e2e/fields.rs"]
 mod fields;
 #[path = "e2e/files.rs"]

@@ -52,6 +52,12 @@ fn own(desk: &Desk) -> String {
         "Number of the configuration that serves.",
         number,
     );
+    text.single(
+        "sluice_connections_max",
+        "gauge",
+        "Client connections that may be open, by server.connections and the descriptors there are.",
+        fleet.connections_max(),
+    );
     drop(fleet);
     health(&mut text, desk);
     store(&mut text, desk);

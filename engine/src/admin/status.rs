@@ -30,6 +30,8 @@ pub(crate) struct Status {
     pub(crate) admin: Option<String>,
     pub(crate) driver: Option<DriverStatus>,
     pub(crate) connections: u64,
+    /// By `server.connections` and the descriptors there are.
+    pub(crate) connections_max: u64,
     pub(crate) in_flight: u64,
     pub(crate) requests: u64,
     pub(crate) worker_restarts: u64,
@@ -178,6 +180,7 @@ impl Status {
             admin: standing.admin.map(|address| address.to_string()),
             driver: driver(&fleet),
             connections: workers.iter().map(|worker| worker.connections).sum(),
+            connections_max: fleet.connections_max(),
             in_flight: workers.iter().map(|worker| worker.in_flight).sum(),
             requests: workers.iter().map(|worker| worker.requests).sum(),
             worker_restarts: standing.restarts,

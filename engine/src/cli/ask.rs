@@ -67,8 +67,12 @@ fn text(status: &Status) -> String {
     }
     let _ = writeln!(
         text,
-        "{} connections, {} requests in flight, {} ended, {} worker restarts\n",
-        status.connections, status.in_flight, status.requests, status.worker_restarts
+        "{} connections of at most {}, {} requests in flight, {} ended, {} worker restarts\n",
+        status.connections,
+        status.connections_max,
+        status.in_flight,
+        status.requests,
+        status.worker_restarts
     );
     let _ = writeln!(text, "worker  cpu  state     connections  in flight      requests");
     for worker in &status.workers {

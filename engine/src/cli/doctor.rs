@@ -10,7 +10,9 @@ use serde::Serialize;
 use super::{colour, json as pretty, print};
 use crate::control::ranges;
 use crate::exit::{Exit, Failure, reason};
+use crate::observe::process;
 use crate::runtime;
+use crate::worker::descriptors::Share;
 
 /// One thing that was looked at.
 #[derive(Debug, Serialize)]
@@ -44,6 +46,7 @@ fn examine() -> Vec<Finding> {
         findings.push(Finding { name, is: found, should });
     }
     findings.push(limit("RLIMIT_NOFILE", Resource::Nofile, DESCRIPTORS));
+    findings.push(clients());
     findings.push(limit("RLIMIT_MEMLOCK", Resource::Memlock, LOCKED_BYTES));
     findings.push(at_least("net.core.somaxconn", 4096, "new connections wait there for a worker"));
     findings.push(at_least(
@@ -55,6 +58,9 @@ fn examine() -> Vec<Finding> {
     findings.push(huge_pages());
     findings
 }
+
+/// `server.connections` unless written.
+const CLIENTS: u32 = 16_384;
 
 /// 65,536 connections and their upstreams' need twice as many.
 const DESCRIPTORS: u64 = 131_072;
@@ -106,6 +112,19 @@ fn limit(name: &str, resource: Resource, least: u64) -> Finding {
         name: name.to_owned(),
         is: format!("{} (hard {})", shown(limit.current), shown(limit.maximum)),
         should: low.then(|| format!("a hard limit of {least}")),
+    }
+}
+
+/// What the hard limit on descriptors leaves for clients.
+fn clients() -> Finding {
+    let limit = rustix::process::getrlimit(Resource::Nofile).maximum;
+    let workers = core_affinity::get_core_ids().unwrap_or_default().len().max(1);
+    let open = process::open_descriptors().unwrap_or(0);
+    let sure = Share::of(limit, open, workers, 1).sure();
+    Finding {
+        name: "client connections".to_owned(),
+        is: format!("at least {sure} a worker, the other descriptors are kept for upstreams"),
+        should: (sure < CLIENTS).then(|| format!("{CLIENTS}, as server.connections is by default")),
     }
 }
 

@@ -16,6 +16,7 @@ use crate::clock::Clock;
 use crate::observe::journal::journal;
 use crate::runtime::{Driver, Fallen, Wanted};
 use crate::store::{Setting, Store};
+use crate::worker::descriptors::Share;
 use crate::worker::{Generation, Message, News, Seat};
 
 const TOML: &str = r#"
@@ -43,6 +44,7 @@ pub(crate) async fn fleet(
     let supply = Supply {
         wanted: Wanted::Auto,
         addresses: vec![claim.address],
+        share: Share::of(None, 0, workers, 1),
         ledger: Arc::new(Ledger::new(1024, [0; 16])),
         kick: Arc::new(Notify::new()),
         clock: Clock::start(),

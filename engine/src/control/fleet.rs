@@ -17,10 +17,12 @@ use tokio::sync::{Notify, mpsc, oneshot};
 
 use super::bind;
 use crate::clock::Clock;
+use crate::event::event;
 use crate::exit::Failure;
 use crate::observe::cells::Cells;
 use crate::observe::journal::JournalSender;
 use crate::runtime::{Driver, Fallen, Wanted};
+use crate::worker::descriptors::Share;
 use crate::worker::{Generation, Mailbox, Message, News, Seat};
 
 /// What every worker is given alike.
@@ -29,6 +31,8 @@ pub(crate) struct Supply {
     pub(crate) wanted: Wanted,
     /// With real ports.
     pub(crate) addresses: Vec<SocketAddr>,
+    /// What each worker may open.
+    pub(crate) share: Share,
     pub(crate) ledger: Arc<Ledger>,
     /// Wakes whoever asks the store of shared counts.
     pub(crate) kick: Arc<Notify>,
@@ -117,6 +121,7 @@ impl Fleet {
             })?;
             fleet.workers.push(worker);
         }
+        fleet.tell_connections();
         Ok(fleet)
     }
 
@@ -134,6 +139,7 @@ impl Fleet {
             wanted: supply.wanted,
             listeners,
             generation: Arc::clone(&self.generation),
+            share: supply.share,
             ledger: Arc::clone(&supply.ledger),
             kick: Arc::clone(&supply.kick),
             clock: supply.clock,
@@ -174,6 +180,7 @@ impl Fleet {
             worker.mailbox.send(Message::Adopt(Arc::clone(&generation)));
         }
         self.generation = generation;
+        self.tell_connections();
     }
 
     /// These endpoints, and no others, are out.
@@ -230,6 +237,24 @@ impl Fleet {
     /// Connections open now, over all workers.
     pub(crate) fn connections(&self) -> u64 {
         self.workers.iter().map(|worker| worker.cells.connections_open.value()).sum()
+    }
+
+    /// Client connections that may be open, over all workers.
+    pub(crate) fn connections_max(&self) -> u64 {
+        u64::from(self.share_of_clients()) * self.workers.len() as u64
+    }
+
+    fn share_of_clients(&self) -> u32 {
+        let config = &self.generation.config;
+        self.supply.share.split(config.server.connections, &config.plan).clients
+    }
+
+    /// Fewer than were asked for: said once, because who is refused later can't be told why.
+    fn tell_connections(&self) {
+        let (asked, may) = (self.generation.config.server.connections, self.share_of_clients());
+        if may < asked {
+            event!("connections_bounded", by = "RLIMIT_NOFILE", worker = may, asked = asked);
+        }
     }
 
     pub(crate) fn in_flight(&self) -> u64 {

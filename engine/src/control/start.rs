@@ -25,11 +25,12 @@ use crate::admin;
 use crate::clock::Clock;
 use crate::event::{self, event};
 use crate::exit::{Exit, Failure};
-use crate::observe::exposition;
 use crate::observe::journal::journal;
 use crate::observe::writer::{Pen, Sink};
+use crate::observe::{exposition, process};
 use crate::runtime::{Driver, Wanted};
 use crate::store::{Setting, Store};
+use crate::worker::descriptors::Share;
 use crate::worker::{self, Generation, Seat};
 
 /// What the command line asked for.
@@ -98,7 +99,9 @@ async fn start(order: Order, body: fn(Seat)) -> Result<Steward, Failure> {
     let server = &loaded.config.server;
     let ledger = Arc::new(Ledger::new(server.limit_keys as usize, secret()?));
     let kick = Arc::new(Notify::new());
+    let cores = seats(order.workers.or(server.workers));
     let supply = Supply {
+        share: share(cores.len(), claims.len()),
         wanted: order.driver.unwrap_or_else(|| wanted(server.io)),
         addresses: claims.iter().map(|claim| claim.address).collect(),
         ledger: Arc::clone(&ledger),
@@ -108,7 +111,6 @@ async fn start(order: Order, body: fn(Seat)) -> Result<Steward, Failure> {
         news: news.clone(),
         body,
     };
-    let cores = seats(order.workers.or(server.workers));
     let standing = Standing::starting(
         order.source.name(),
         admin.as_ref().map(|(address, _)| *address),
@@ -166,6 +168,12 @@ fn raise_descriptor_limit() {
     if let Err(e) = rustix::process::setrlimit(Resource::Nofile, limit) {
         event!("descriptor_limit_not_raised", why = e.to_string());
     }
+}
+
+/// Of what the process may still open, once the control thread has what it needs.
+fn share(workers: usize, listeners: usize) -> Share {
+    let limit = rustix::process::getrlimit(Resource::Nofile).current;
+    Share::of(limit, process::open_descriptors().unwrap_or(0), workers, listeners)
 }
 
 /// Keys the hash of limit keys, so that clients can't choose which of them collide.

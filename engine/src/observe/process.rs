@@ -41,7 +41,8 @@ pub(crate) fn resident_bytes() -> Option<u64> {
     Some(pages * rustix::param::page_size() as u64)
 }
 
-fn open_descriptors() -> Option<usize> {
+pub(crate) fn open_descriptors() -> Option<u64> {
     // One of them is the one that reads the folder.
-    fs::read_dir("/proc/self/fd").ok().map(|fds| fds.count().saturating_sub(1))
+    let open = fs::read_dir("/proc/self/fd").ok()?.count();
+    Some(open.saturating_sub(1) as u64)
 }

@@ -3,9 +3,10 @@
 //! Called directly, never blocking; the driver is asked only for readiness. (Handed to a ring, a
 //! splice that has to wait takes a kernel thread for as long.)
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::io;
 use std::os::fd::OwnedFd;
+use std::rc::Rc;
 
 use rustix::fs::{OFlags, fcntl_setfl};
 use rustix::io::Errno;
@@ -26,6 +27,9 @@ const BURST: u64 = 1 << 20;
 #[derive(Debug, Default)]
 pub(crate) struct Pipes {
     spare: RefCell<Vec<Pipe>>,
+    most: Cell<u32>,
+    /// Held by every pipe that there is.
+    alive: Rc<()>,
 }
 
 #[derive(Debug)]
@@ -33,6 +37,7 @@ struct Pipe {
     read: OwnedFd,
     write: OwnedFd,
     capacity: usize,
+    _alive: Rc<()>,
 }
 
 /// A known number of bytes on their way from one socket to another. Nothing else may read from the
@@ -68,11 +73,17 @@ pub(crate) enum Flow {
 }
 
 impl Pipes {
-    /// None when the process has no descriptors left: then bytes are to be copied.
+    /// So many pipes at the most, two descriptors each.
+    pub(crate) fn bound(&self, most: u32) {
+        self.most.set(most);
+    }
+
+    /// None when there are no descriptors for it: then bytes are to be copied.
     pub(super) fn duct(&self, from: Stream, to: Stream, left: u64) -> Option<Duct> {
         let pipe = match self.spare.borrow_mut().pop() {
             Some(pipe) => pipe,
-            None => Pipe::new().ok()?,
+            None if Rc::strong_count(&self.alive) > self.most.get() as usize => return None,
+            None => Pipe::new(Rc::clone(&self.alive)).ok()?,
         };
         // Rings leave it off; their sends and receives take no notice of it. Without it a splice
         // blocks the whole worker.
@@ -92,12 +103,12 @@ impl Pipes {
 }
 
 impl Pipe {
-    fn new() -> io::Result<Self> {
+    fn new(alive: Rc<()>) -> io::Result<Self> {
         let (read, write) = pipe_with(PipeFlags::CLOEXEC | PipeFlags::NONBLOCK)?;
         // Refused where a user's pipes are bounded: then it is as large as the kernel likes.
         let _ = fcntl_setpipe_size(&write, PIPE_BYTES);
         let capacity = rustix::pipe::fcntl_getpipe_size(&write)?;
-        Ok(Self { read, write, capacity })
+        Ok(Self { read, write, capacity, _alive: alive })
     }
 }
 

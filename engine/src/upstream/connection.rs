@@ -1,16 +1,36 @@
 //! One HTTP/1.1 connection to an endpoint.
 
 use std::io;
+use std::net::SocketAddr;
 use std::rc::Rc;
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
+use rustix::io::Errno;
+
 use super::pool::Place;
 use crate::buffer::{self, HEADROOM, SMALL};
 use crate::http::parse::{self, ResponseHead, Scan, Scanned};
-use crate::runtime::{self, Reader, SPARE, Writer};
+use crate::runtime::{self, Reader, SPARE, Socket, Writer};
 use crate::sweep::Watch;
 use crate::worker::Worker;
+
+/// A closed descriptor is free once the driver has seen its read end.
+const CLOSING: Duration = Duration::from_millis(5);
+
+/// Connect. When there is no descriptor left, those of idle connections are better used here.
+async fn reach(worker: &Worker, address: SocketAddr, within: Duration) -> io::Result<Socket> {
+    let result = runtime::connect(address, within).await;
+    let Err(e) = &result else { return result };
+    let none_left = matches!(Errno::from_io_error(e), Some(Errno::MFILE | Errno::NFILE));
+    if !none_left {
+        return result;
+    }
+    // Another request may have closed them just now.
+    worker.pools.close_idle();
+    runtime::sleep(CLOSING).await;
+    runtime::connect(address, within).await
+}
 
 /// Lives in a pool, or in the request that uses it; in one box all its life, because it changes
 /// hands several times a request. Dropped: closed.
@@ -59,7 +79,7 @@ impl Connection {
                 last = io::ErrorKind::TimedOut.into();
                 break;
             }
-            match runtime::connect(address, left).await {
+            match reach(worker, address, left).await {
                 Ok(socket) => {
                     worker.cells.upstream_connections_total.add(1);
                     let watch = Rc::new(worker.sweeper.watch(socket.shutter));

@@ -92,6 +92,12 @@ impl Pools {
         self.by_endpoint.borrow().get(&key).cloned()
     }
 
+    /// Close all that nobody uses at the moment.
+    pub(crate) fn close_idle(&self) {
+        let pools = self.by_endpoint.borrow();
+        drop(pools.values().map(|pool| pool.idle.take()).collect::<Vec<_>>());
+    }
+
     /// Close what died, was too long idle, or has no plan any more. A few times a second.
     pub(crate) fn sweep(&self, now: Instant) {
         let mut pools = self.by_endpoint.borrow_mut();

@@ -15,6 +15,7 @@ use sluice_policy::time::{Instant, Now};
 use sluice_policy::world::{Effect, Signal};
 use tokio::sync::Notify;
 
+use super::descriptors::{Share, Split};
 use super::{DRAIN_IDLE, Message, Seat};
 use crate::buffer::Buffers;
 use crate::clock::{Clock, WallOffset};
@@ -43,6 +44,7 @@ pub(crate) struct Worker {
     pub(crate) stop: Stop,
     /// Connections by client address, where they are bounded.
     pub(crate) clients: RefCell<BTreeMap<IpAddr, u32>>,
+    share: Share,
     policy: RefCell<Policy>,
     current: RefCell<Rc<Current>>,
     lines: RefCell<Lines>,
@@ -63,6 +65,7 @@ pub(crate) type Date = [u8; 29];
 pub(crate) struct Current {
     pub(crate) config: Arc<Config>,
     pub(crate) head_bytes: usize,
+    pub(crate) split: Split,
     identity: Vec<Identity>,
     routes: Vec<Arc<RouteCells>>,
     limits: Vec<Arc<LimitCells>>,
@@ -76,7 +79,7 @@ enum Identity {
 }
 
 impl Current {
-    fn new(config: &Arc<Config>, cells: &Cells) -> Rc<Self> {
+    fn new(config: &Arc<Config>, cells: &Cells, share: Share) -> Rc<Self> {
         let plan = &config.plan;
         let identity =
             config.server.identity_headers.iter().map(|name| match name.strip_suffix('*') {
@@ -86,6 +89,7 @@ impl Current {
         Rc::new(Self {
             config: Arc::clone(config),
             head_bytes: config.server.header_bytes as usize,
+            split: share.split(config.server.connections, plan),
             identity: identity.collect(),
             routes: plan.routes().iter().map(|route| cells.route(&route.name)).collect(),
             limits: plan.limit_names().map(|name| cells.limit(name)).collect(),
@@ -115,24 +119,28 @@ impl Current {
 
 impl Worker {
     pub(crate) fn new(seat: Seat) -> Rc<Self> {
-        let Seat { generation, ledger, kick, clock, cells, journal, .. } = seat;
+        let Seat { generation, share, ledger, kick, clock, cells, journal, .. } = seat;
         let config = &generation.config;
         let pools = Pools::new(Arc::clone(&cells));
         pools.adopt(&config.plan, &generation.addresses);
         let ids = Ids::new();
         let wall = WallOffset::read(clock);
         let now = wall.now(clock.at());
+        let current = Current::new(config, &cells, share);
+        let pipes = Pipes::default();
+        pipes.bound(current.split.pipes);
         Rc::new(Self {
             sweeper: Sweeper::new(now.at),
             pools,
             buffers: Buffers::default(),
-            pipes: Pipes::default(),
+            pipes,
             turns: Turns::default(),
             resting: Resting::default(),
             stop: Stop::default(),
             clients: RefCell::default(),
+            share,
             policy: RefCell::new(Policy::new(Arc::clone(&config.plan), ledger, ids.draw())),
-            current: RefCell::new(Current::new(config, &cells)),
+            current: RefCell::new(current),
             lines: RefCell::new(Lines::new(journal)),
             ids,
             kick,
@@ -265,7 +273,9 @@ impl Worker {
                 let config = &generation.config;
                 self.pools.adopt(&config.plan, &generation.addresses);
                 self.policy.borrow_mut().adopt(Arc::clone(&config.plan));
-                self.current.replace(Current::new(config, &self.cells));
+                let current = Current::new(config, &self.cells, self.share);
+                self.pipes.bound(current.split.pipes);
+                self.current.replace(current);
             }
             Message::Vitals(out) => self.signal(Signal::Vitals { out: &out }),
             Message::Switches(switches) => self.signal(Signal::Switches(&switches)),
