@@ -7,6 +7,8 @@
 mod admin;
 #[path = "e2e/algorithms.rs"]
 mod algorithms;
+#[path = "e2e/associated.rs"]
+mod associated;
 #[path = "e2e/balance.rs"]
 mod balance;
 #[path = "e2e/bounds.rs"]

@@ -75,7 +75,13 @@ fn bound(spec: &LimitSpec, quota: u32) -> String {
         None => "all workers of this node",
         Some(StoreName::Redis) => "all gateways while Redis answers",
     };
-    format!("{enforced}{words}; 0 over, over {whose}")
+    let busy = spec
+        .busy
+        .as_ref()
+        .map(|busy| format!("while more than {} come to route {}: ", busy.above, busy.route));
+    let keys = spec.heaviest.map(|keys| format!("the {keys} heaviest keys, each: "));
+    let (busy, keys) = (busy.unwrap_or_default(), keys.unwrap_or_default());
+    format!("{enforced}{busy}{keys}{words}; 0 over, over {whose}")
 }
 
 fn apart(rate: Rate) -> String {

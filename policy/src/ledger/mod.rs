@@ -18,6 +18,7 @@ pub(crate) mod intake;
 pub(crate) mod leases;
 pub(crate) mod places;
 mod table;
+pub(crate) mod watching;
 
 use core::sync::atomic::AtomicU64;
 use core::sync::atomic::Ordering::SeqCst;
@@ -32,6 +33,7 @@ use crate::ledger::boards::{BOARDS_MAX, Boards};
 use crate::ledger::leases::Leases;
 use crate::ledger::places::Places;
 use crate::ledger::table::{Refused, Table, Words};
+use crate::ledger::watching::Watching;
 use crate::mechanism::gcra::{Gcra, Level, NEVER, ticks, ticks_of};
 use crate::mechanism::meter::{Meter, Single, Spent};
 use crate::plan::{EndpointKey, UpstreamKey};
@@ -67,6 +69,7 @@ pub struct Ledger {
     pub(crate) gates: Arc<Places<Gate>>,
     pub(crate) gauges: Gauges,
     pub(crate) tenants: Tenants,
+    pub(crate) watching: Watching,
     /// Made when a plan first has a sliding window.
     blocks: OnceLock<Blocks>,
     /// No worker's clock has been noted later. Workers whose clock stands behind are judged by
@@ -143,6 +146,7 @@ impl Ledger {
             gates: Arc::new(Places::new(GATES_MAX)),
             gauges: Gauges::default(),
             tenants: Tenants::default(),
+            watching: Watching::default(),
             blocks: OnceLock::new(),
             latest: AtomicU64::new(0),
             hasher: SipHasher13::new_with_key(&secret),
