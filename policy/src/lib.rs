@@ -43,6 +43,7 @@ use crate::facts::{Facts, Headers};
 use crate::flight::{Ending, Flight, Otherwise, Phase, Record, Tries};
 use crate::ledger::Ledger;
 use crate::plan::Plan;
+use crate::recover::hedge::Paces;
 use crate::recover::idempotent;
 use crate::route::Hit;
 use crate::shed::Shed;
@@ -59,6 +60,7 @@ pub struct Policy {
     steer: Steer,
     switches: Switches,
     shed: Shed,
+    paces: Paces,
     in_flight: u32,
     /// A flight has been parked since the last poll.
     parked: bool,
@@ -79,6 +81,7 @@ impl Policy {
             chain: Chain::default(),
             steer,
             switches: Switches::default(),
+            paces: Paces::default(),
             in_flight: 0,
             parked: false,
             latest: Instant::default(),
@@ -89,6 +92,7 @@ impl Policy {
     pub fn adopt(&mut self, plan: Arc<Plan>) {
         self.ledger.make_room(&plan);
         self.shed.adopt(&plan);
+        self.paces.forget(&plan);
         self.plan = self.steer.pin(plan);
         self.steer.forget();
     }
@@ -102,6 +106,7 @@ impl Policy {
             Hit::Method => (None, Phase::Misplaced),
             Hit::None => (None, Phase::New),
         };
+        let found = route.and_then(|id| self.plan.route(id));
         Flight {
             plan: Rc::clone(&self.plan),
             arrived: now.at,
@@ -109,8 +114,13 @@ impl Policy {
             phase,
             stage: 0,
             asked: None,
+            deadline: recover::deadline(now, found, facts),
+            keep: recover::keep(found, facts),
             tries: Tries::default(),
             attempt: None,
+            second: None,
+            hedge: flight::Hedge::None,
+            pace: self.paces.of(found, facts),
             permit: None,
             limit: None,
             violated: None,
@@ -149,6 +159,17 @@ impl Policy {
             (Phase::Calling, Event::Failed { failure, replayable }) => {
                 self.recover(now, flight, failure, replayable && idempotent(facts.method))
             }
+            (Phase::Calling, Event::Slow) => self.slow(now, flight),
+            (Phase::Racing, Event::Responded { status }) => {
+                self.outrun(now, flight);
+                self.responded(now, facts, flight, status)
+            }
+            (Phase::Racing, Event::Overtaken { status }) => {
+                self.overtaken(now, facts, flight, status)
+            }
+            (Phase::Racing, Event::Fell { second, failure }) => {
+                self.fell(now, flight, second, failure)
+            }
             (Phase::Waiting, Event::Woke) => self.woke(now, flight),
             // A caller that brings an event out of order is told so, and the request is over.
             (
@@ -158,12 +179,16 @@ impl Policy {
                 | Phase::Parked
                 | Phase::Queued
                 | Phase::Calling
+                | Phase::Racing
                 | Phase::Waiting
                 | Phase::Over,
                 Event::Arrived
                 | Event::Learned
                 | Event::Responded { .. }
                 | Event::Failed { .. }
+                | Event::Slow
+                | Event::Overtaken { .. }
+                | Event::Fell { .. }
                 | Event::Woke
                 | Event::Missed,
             ) => over(flight, Answer::problem(500, "event.unexpected")),
@@ -216,6 +241,7 @@ impl Policy {
             upstream: last.map(|spot| spot.upstream),
             endpoint: last.and_then(|spot| flight.plan.endpoint(spot)).map(|e| e.key),
             attempts: flight.tries.calls,
+            hedge: flight.hedge,
             arrived: flight.arrived,
             took: now.at.since(flight.arrived),
             answer: flight.answer,
@@ -241,8 +267,11 @@ impl Policy {
                 self.ledger.force(breaker, now.at, force);
             }
             Signal::Vitals { out } => self.steer.heed(&self.plan, now.at, out),
-            Signal::Switches(switches) => self.switches = switches.clone(),
             Signal::Pressure { lag } => self.shed.lagged(lag),
+            Signal::Switches(switches) => {
+                self.steer.drain(&self.plan, now.at, &switches.drained);
+                self.switches = switches.clone();
+            }
             // Nothing that decides listens to these yet.
             Signal::Members { .. } | Signal::Probed { .. } => {}
         }

@@ -10,7 +10,7 @@ use crate::plan::{EndpointKey, UpstreamKey};
 use crate::shed::Shedding;
 use crate::time::Instant;
 
-pub use crate::mechanism::breaker::{Force, State, View};
+pub use crate::mechanism::breaker::{Cause, Force, State, Thresholds, View};
 
 /// News from outside.
 #[derive(Clone, Copy, Debug)]

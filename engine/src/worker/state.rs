@@ -10,7 +10,7 @@ use sluice_config::Config;
 use sluice_policy::Policy;
 use sluice_policy::decision::{Decision, Event};
 use sluice_policy::facts::{Facts, Headers};
-use sluice_policy::flight::{Ending, Flight, Record};
+use sluice_policy::flight::{Ending, Flight, Hedge, Record};
 use sluice_policy::time::{Instant, Now};
 use sluice_policy::world::{Effect, Signal};
 use tokio::sync::Notify;
@@ -179,6 +179,9 @@ impl Worker {
             Event::Learned
             | Event::Responded { .. }
             | Event::Failed { .. }
+            | Event::Slow
+            | Event::Overtaken { .. }
+            | Event::Fell { .. }
             | Event::Woke
             | Event::Missed => self.now(),
         };
@@ -327,7 +330,10 @@ impl Current {
         cells
             .clients_gone
             .add(u64::from(record.ending.finish == sluice_policy::flight::Finish::ClientGone));
-        cells.retries.add(u64::from(record.attempts.saturating_sub(1)));
+        let hedged = u64::from(record.hedge != Hedge::None);
+        cells.hedges.add(hedged);
+        cells.hedges_won.add(u64::from(record.hedge == Hedge::Won));
+        cells.retries.add(u64::from(record.attempts.saturating_sub(1)).saturating_sub(hedged));
         // A request of an older plan is counted by name: ids mean nothing across plans.
         let of_this_plan = std::ptr::eq(record.plan(), &raw const *self.config.plan);
         if let Some(id) = record.route {

@@ -1,6 +1,6 @@
 //! Host + path + method + … → route. The most specific match wins; order of writing never matters.
 
-mod condition;
+pub(crate) mod condition;
 pub(crate) mod pattern;
 mod trie;
 
@@ -267,6 +267,7 @@ mod tests {
             redirect: None,
             respond: None::<RespondSpec>,
             timeout: None,
+            client_timeout: None,
             retries: None,
             fallback: None,
             group: None,

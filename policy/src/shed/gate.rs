@@ -128,6 +128,11 @@ impl Seat {
                 hold.sum_us.set(hold.sum_us.get().saturating_add(nanos(took) / 1_000));
                 hold.answers.set(hold.answers.get() + 1);
             }
+            // It would have taken longer still.
+            Verdict::Overtaken { took } => {
+                hold.sum_us.set(hold.sum_us.get().saturating_add(nanos(took) / 1_000));
+                hold.answers.set(hold.answers.get() + 1);
+            }
             Verdict::Failed(Failure::TimedOut) => {
                 gate.drops.fetch_add(1, Relaxed);
             }
