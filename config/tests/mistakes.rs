@@ -159,30 +159,6 @@ const MISTAKES: &[(&str, &[&str])] = &[
             "14:12 limit.l.heaviest this limit can't have `heaviest`",
         ],
     ),
-    // What is shed.
-    (
-        "[shed]\nlag = \"0s\"\nin_flight = 0\ncpu = \"0%\"\nload = 0",
-        &[
-            "11:7 shed.lag everything would be shed",
-            "12:13 shed.in_flight everything would be shed",
-            "13:7 shed.cpu everything would be shed",
-            "14:8 shed.load everything would be shed",
-        ],
-    ),
-    (
-        "[shed]\nlag = \"of\"\nlags = 1",
-        &["11:7 shed.lag \"of\" is not a length of time", "12:1 shed.lags unknown key `lags`"],
-    ),
-    (
-        "[upstream.b]\nservers = [\"b:1\"]\nadaptive = { min = 9, max = 5, initial = 7, slow = \"0s\" }\n\
-         [route.b]\nmatch = \"/b\"\nto = \"b\"\npriority = \"hi\"",
-        &[
-            "12:20 upstream.b.adaptive.min 9 is more than max, 5",
-            "12:42 upstream.b.adaptive.initial 7 is not between min and max",
-            "12:52 upstream.b.adaptive.slow no time at all",
-            "16:12 route.b.priority \"hi\" is not known here",
-        ],
-    ),
     ("[limit.slow]\nrate = 3", &["11:8 limit.slow.rate a rate needs a period"]),
     ("[limit.slow]\nrat = \"3/s\"", &["11:1 limit.slow.rat unknown key `rat`"]),
     (

@@ -95,7 +95,7 @@ impl Key {
         }
         for Part(sources) in &self.0 {
             let found = sources.iter().find(|source| source.has(ask.facts));
-            if let Some(source) = found.or(sources.last()) {
+            if let Some(source) = found.or_else(|| sources.last()) {
                 source.show(&mut text, ask);
             }
         }
