@@ -140,6 +140,25 @@ const MISTAKES: &[(&str, &[&str])] = &[
             "12:33 limit.l.key[3] `claim:plan` needs to know who asks: not in this version",
         ],
     ),
+    (
+        "[limit.l]\nrate = \"5/s\"\nheaviest = 0\ntop = 101",
+        &["12:12 limit.l.heaviest out of bounds", "13:7 limit.l.top out of bounds"],
+    ),
+    (
+        "[limit.l]\nrate = \"5/s\"\nwhile = { route = \"al\", above = \"1/day\" }",
+        &[
+            "12:19 limit.l.while.route there is no route named \"al\"",
+            "12:33 limit.l.while.above out of bounds",
+        ],
+    ),
+    (
+        "[limit.l]\nrate = \"5/s\"\ncost = \"response:x-cost\"\n\
+         while = { route = \"all\", above = \"1/s\" }\nheaviest = 5",
+        &[
+            "13:1 limit.l.while this limit can't have `while`",
+            "14:12 limit.l.heaviest this limit can't have `heaviest`",
+        ],
+    ),
     ("[limit.slow]\nrate = 3", &["11:8 limit.slow.rate a rate needs a period"]),
     ("[limit.slow]\nrat = \"3/s\"", &["11:1 limit.slow.rat unknown key `rat`"]),
     (

@@ -156,6 +156,7 @@ async fn live(seat: Seat, driver: Driver, fallen: Vec<Fallen>) {
                 Err(panic) => {
                     // Its connections go on as they can; new ones are its successor's.
                     worker.stop.stop();
+                    worker.retire();
                     died(panic)
                 }
             }

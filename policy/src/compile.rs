@@ -37,6 +37,8 @@ pub(crate) fn compile(draft: Draft) -> Result<Plan, Vec<Problem>> {
         work.upstream(name, spec);
     }
     let limits = Limits::compile(draft.limits, draft.nodes, &mut work.problems);
+    let names: Vec<_> = draft.routes.iter().map(|(name, ..)| name.clone()).collect();
+    limits.check_routes(&names, &mut work.problems);
     let mut rules = Rules::default();
     let (mut routes, mut matchers) = (Vec::new(), Vec::new());
     let defaults = limits.defaults();
@@ -46,7 +48,9 @@ pub(crate) fn compile(draft: Draft) -> Result<Plan, Vec<Problem>> {
         rules.push(specs, key, &path, &limits, &mut work.problems);
         let matcher = Matcher::compile(&spec, &path, &mut work.problems);
         matchers.extend(matcher.map(|matcher| (name.clone(), matcher)));
-        routes.extend(work.route(name, key, spec, &path));
+        let watched = limits.watching(&name);
+        let route = work.route(name, key, spec, &path);
+        routes.extend(route.map(|route| Route { watched, ..route }));
     }
     let shed = draft.shed.compile(&mut work.problems);
     let table = Table::new(matchers, &mut work.problems);
@@ -260,6 +264,7 @@ impl Work {
         Some(Route {
             name,
             key,
+            watched: Box::default(),
             rewrite,
             group: spec.group.map(|name| {
                 let key = GroupKey::of(&[&name]);

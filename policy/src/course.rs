@@ -4,6 +4,7 @@ use core::time::Duration;
 use std::rc::Rc;
 
 use crate::Policy;
+use crate::admit::associated::beat;
 use crate::admit::{Ask, Verdict};
 use crate::decision::{Answer, Call, Decision, Failure};
 use crate::degrade::{self, Cause};
@@ -28,6 +29,7 @@ impl Policy {
             return over(flight, answer);
         }
         if flight.phase == Phase::New {
+            beat(&self.ledger, route, now.at);
             let priority = self.rank(facts, flight, route);
             if let Some(answer) = self.shed.verdict(&self.ledger, &plan, self.in_flight, priority) {
                 flight.trail.push(Step::refused("shed"));

@@ -73,9 +73,7 @@ impl Policy {
     /// decisions.
     pub fn new(plan: Arc<Plan>, ledger: Arc<Ledger>, seed: u64) -> Self {
         let mut steer = Steer::new(Arc::clone(&ledger.boards), seed);
-        if plan.limits.slide() {
-            ledger.prepare();
-        }
+        ledger.make_room(&plan);
         Self {
             shed: Shed::new(&ledger, &plan, seed),
             plan: steer.pin(plan),
@@ -92,9 +90,7 @@ impl Policy {
 
     /// Judge new flights by this plan. What was learnt under the old one stays.
     pub fn adopt(&mut self, plan: Arc<Plan>) {
-        if plan.limits.slide() {
-            self.ledger.prepare();
-        }
+        self.ledger.make_room(&plan);
         self.shed.adopt(&plan);
         self.paces.forget(&plan);
         self.plan = self.steer.pin(plan);
@@ -266,6 +262,7 @@ impl Policy {
                 let plan = Rc::clone(&self.plan);
                 self.steer.tick(&plan, now.at);
                 self.shed.tick(&self.ledger, &plan, now.at, self.in_flight);
+                self.chain.tick(&self.ledger, &plan.limits, now.at);
             }
             Signal::Force { breaker, force } => {
                 self.ledger.force(breaker, now.at, force);
@@ -297,12 +294,24 @@ impl Policy {
             in_flight: self.in_flight,
             endpoints: self.steer.seats().collect(),
             shedding: self.shed.shedding(),
+            top: self.chain.top(&self.plan.limits),
         }
+    }
+
+    /// This worker judges no more: what it has in progress is no longer counted in the node's.
+    pub fn retire(&mut self) {
+        self.shed.retire(&self.ledger);
     }
 
     /// A clock that goes back stands still instead.
     fn forward(&mut self, now: Now) -> Now {
         self.latest = self.latest.max(now.at);
         Now { at: self.latest, ..now }
+    }
+}
+
+impl Drop for Policy {
+    fn drop(&mut self) {
+        self.retire();
     }
 }

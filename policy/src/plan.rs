@@ -9,6 +9,7 @@ use std::sync::Arc;
 use siphasher::sip::SipHasher13;
 
 use crate::admit::Rules;
+use crate::admit::associated::Watched;
 use crate::admit::bound::Promise;
 use crate::admit::overrides::Override;
 use crate::admit::rate_limit::Limits;
@@ -99,6 +100,8 @@ pub struct Route {
     pub vital: bool,
     /// What is given up last, and first, when there is too much.
     pub priority: Priority,
+    /// How limits of other routes watch this one.
+    pub(crate) watched: Box<[Watched]>,
     pub(crate) fallback: Option<Fallback>,
     pub(crate) target: Target,
     /// From the request's arrival to the response's head.

@@ -2,6 +2,7 @@
 
 use core::time::Duration;
 
+use crate::admit::heavy::TopKey;
 use crate::degrade::Switches;
 use crate::health::{Probe, Sign};
 use crate::ledger::BreakerKey;
@@ -48,4 +49,6 @@ pub struct Snapshot {
     pub shedding: Shedding,
     /// Requests under way at each endpoint, from this worker.
     pub endpoints: Vec<(EndpointKey, u32)>,
+    /// The heaviest keys of the limits that watch them.
+    pub top: Vec<TopKey>,
 }

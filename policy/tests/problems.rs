@@ -227,3 +227,24 @@ fn what_balancing_cannot_mean_is_refused() {
         assert_eq!(found, [format!("upstream.a.servers[0].{path}")], "{labels}");
     }
 }
+
+#[test]
+fn bounds_that_would_shed_everything_are_refused() {
+    let faulty = format!(
+        "{SOUND}\n[shed]\nlag = \"0s\"\nin_flight = 0\ncpu = \"0%\"\nload = 0\n\
+         [upstream.b]\nservers = [\"b:1\"]\n\
+         adaptive = {{ min = 9, max = 5, initial = 7, slow = \"0s\" }}\n"
+    );
+    let mut paths: Vec<_> = problems(&faulty).into_iter().map(|p| p.path).collect();
+    paths.sort();
+    let expected = [
+        "shed.cpu",
+        "shed.in_flight",
+        "shed.lag",
+        "shed.load",
+        "upstream.b.adaptive.initial",
+        "upstream.b.adaptive.min",
+        "upstream.b.adaptive.slow",
+    ];
+    assert_eq!(paths, expected);
+}

@@ -9,6 +9,8 @@ mod admin;
 mod again;
 #[path = "e2e/algorithms.rs"]
 mod algorithms;
+#[path = "e2e/associated.rs"]
+mod associated;
 #[path = "e2e/balance.rs"]
 mod balance;
 #[path = "e2e/bounds.rs"]

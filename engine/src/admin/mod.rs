@@ -11,6 +11,7 @@ mod overrides;
 pub(crate) mod reload;
 pub(crate) mod status;
 pub(crate) mod switches;
+mod top;
 
 use std::net::{SocketAddr, TcpListener};
 use std::os::unix::net::UnixListener;
@@ -105,6 +106,7 @@ fn router(room: Room) -> Router {
         .route("/v1/config", get(status::config))
         .route("/v1/limits", get(limits::limits))
         .route("/v1/limits/override", post(overrides::set))
+        .route("/v1/limits/top", get(top::top))
         .route("/v1/reload", post(reload::reload))
         .route("/v1/breakers", get(breakers::list).post(breakers::force))
         .route("/v1/switches", get(switches::list).post(switches::switch))
@@ -166,6 +168,7 @@ mod tests {
             ("POST /v1/switches?kind=survival&state=on", "localhost", 403),
             ("GET /v1/limits", "localhost", 200),
             ("POST /v1/limits/override?limit=a&key=b", "localhost", 403),
+            ("GET /v1/limits/top", "localhost", 200),
             ("GET /nowhere", "localhost", 404),
             ("DELETE /v1/status", "localhost", 405),
             ("GET /v1/reload", "localhost", 405),

@@ -292,6 +292,14 @@ impl Worker {
         self.policy.borrow_mut().signal(self.now(), signal);
     }
 
+    /// It is dead: nobody keeps its part in the node's figures any more.
+    pub(super) fn retire(&self) {
+        // What died may have been borrowing it.
+        if let Ok(mut policy) = self.policy.try_borrow_mut() {
+            policy.retire();
+        }
+    }
+
     /// Housekeeping. True: drained, nothing is left to do.
     pub(super) fn tick(self: &Rc<Self>) -> bool {
         let ticks = self.ticks.get().wrapping_add(1);

@@ -75,6 +75,13 @@ fn bound(spec: &LimitSpec, quota: u32, lost: Option<Loss>) -> String {
         }
     };
     let enforced = if spec.shadow { "not enforced: " } else { "" };
+    let busy = spec
+        .busy
+        .as_ref()
+        .map(|busy| format!("while more than {} come to route {}: ", busy.above, busy.route));
+    let keys = spec.heaviest.map(|keys| format!("the {keys} heaviest keys, each: "));
+    let (busy, keys) = (busy.unwrap_or_default(), keys.unwrap_or_default());
+    let words = format!("{busy}{keys}{words}");
     match lost {
         None => format!("{enforced}{words}; 0 over, over all workers of this node"),
         Some(lost) => {

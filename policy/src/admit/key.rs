@@ -2,7 +2,7 @@
 //! (`user`, `tenant`, `claim:NAME`), in any mix. `user|ip` is the user, or else the address.
 
 use core::hash::Hasher;
-use core::net::IpAddr;
+use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use siphasher::sip::SipHasher13 as SipHasher13Short;
 use siphasher::sip128::{Hasher128 as _, SipHasher13};
@@ -111,6 +111,22 @@ impl Key {
         }
         let hash = hasher.finish128();
         Ok([hash.h1, hash.h2])
+    }
+
+    /// The parts with what the request has for them, for operators. What may be a secret is only a
+    /// fingerprint, keyed by this process.
+    pub(crate) fn written(&self, ask: &Ask<'_>) -> String {
+        let mut text = String::new();
+        if let Some(tenant) = ask.facts.identity.and_then(|identity| identity.tenant) {
+            show(&mut text, "tenant", Some(tenant.as_bytes()));
+        }
+        for Part(sources) in &self.0 {
+            let found = sources.iter().find(|source| source.has(ask.facts));
+            if let Some(source) = found.or_else(|| sources.last()) {
+                source.show(&mut text, ask);
+            }
+        }
+        text
     }
 
     /// What the request is known by in every process; None when it has none of the parts.
@@ -240,8 +256,7 @@ impl Source {
 
     /// False, and nothing written, when the request has no such thing.
     fn write(&self, hasher: &mut impl Hasher, facts: &Facts<'_>, route: RouteKey) -> bool {
-        let who = facts.identity;
-        let found = match self {
+        match self {
             Self::Ip { v4_bits, v6_bits } => {
                 address(hasher, facts.client, (*v4_bits, *v6_bits));
                 return true;
@@ -250,6 +265,26 @@ impl Source {
                 hasher.write_u64(route.0);
                 return true;
             }
+            Self::Header(_)
+            | Self::Cookie(_)
+            | Self::Path
+            | Self::Method
+            | Self::User
+            | Self::Tenant
+            | Self::Claim(_) => {}
+        }
+        let found = self.text(facts);
+        if let Some(found) = found {
+            text(hasher, found);
+        }
+        found.is_some()
+    }
+
+    /// What the request says for it, where that is text.
+    fn text<'a>(&self, facts: &Facts<'a>) -> Option<&'a [u8]> {
+        let who = facts.identity;
+        match self {
+            Self::Ip { .. } | Self::Route => None,
             Self::Header(name) => facts.headers.get(name),
             Self::Cookie(name) => cookie(facts, name.as_bytes()),
             Self::Path => Some(facts.path.as_bytes()),
@@ -257,13 +292,72 @@ impl Source {
             Self::User => who.and_then(|who| who.user).map(str::as_bytes),
             Self::Tenant => who.and_then(|who| who.tenant).map(str::as_bytes),
             Self::Claim(name) => who.and_then(|who| who.claim(name)).map(str::as_bytes),
-        };
-        if let Some(found) = found {
-            text(hasher, found);
         }
-        found.is_some()
+    }
+
+    fn has(&self, facts: &Facts<'_>) -> bool {
+        matches!(self, Self::Ip { .. } | Self::Route) || self.text(facts).is_some()
+    }
+
+    fn show(&self, into: &mut String, ask: &Ask<'_>) {
+        let text = self.text(ask.facts);
+        match self {
+            Self::Ip { v4_bits, v6_bits } => {
+                let network = match ask.facts.client.to_canonical() {
+                    IpAddr::V4(a) => {
+                        let cut = u32::MAX << (32 - u32::from(*v4_bits));
+                        format!("{}/{v4_bits}", Ipv4Addr::from_bits(a.to_bits() & cut))
+                    }
+                    IpAddr::V6(a) => {
+                        let cut = u128::MAX << (128 - u32::from(*v6_bits));
+                        format!("{}/{v6_bits}", Ipv6Addr::from_bits(a.to_bits() & cut))
+                    }
+                };
+                show(into, "ip", Some(network.trim_end_matches("/32").as_bytes()));
+            }
+            Self::Header(name) if !secret(name) => show(into, name, text),
+            Self::Header(name) | Self::Cookie(name) => {
+                let print = text.map(|value| {
+                    let mut hasher = ask.ledger.hasher();
+                    hasher.write(value);
+                    format!("#{:08x}", hasher.finish() >> 32)
+                });
+                show(into, name, print.as_deref().map(str::as_bytes));
+            }
+            Self::Route => show(into, "route", Some(format!("{:016x}", ask.route.0).as_bytes())),
+            Self::Path => show(into, "path", text),
+            Self::Method => show(into, "method", text),
+            Self::User => show(into, "user", text),
+            Self::Tenant => show(into, "tenant", text),
+            Self::Claim(name) => show(into, name, text),
+        }
     }
 }
+
+/// Whether a field of that name may let somebody in.
+fn secret(name: &str) -> bool {
+    ["auth", "cookie", "key", "token", "secret", "session", "password", "credential", "signature"]
+        .iter()
+        .any(|word| name.contains(word))
+}
+
+/// `name=value`, bounded and in plain characters; `name=-` when there is none.
+fn show(into: &mut String, name: &str, value: Option<&[u8]>) {
+    if !into.is_empty() {
+        into.push(' ');
+    }
+    into.push_str(name);
+    into.push('=');
+    let value = value.unwrap_or(b"-");
+    let shown = value.get(..SHOWN_BYTES_MAX).unwrap_or(value);
+    into.extend(shown.iter().flat_map(|byte| core::ascii::escape_default(*byte)).map(char::from));
+    if shown.len() < value.len() {
+        into.push_str("...");
+    }
+}
+
+/// Of one part's value.
+const SHOWN_BYTES_MAX: usize = 64;
 
 fn address(hasher: &mut impl Hasher, client: IpAddr, (v4_bits, v6_bits): (u8, u8)) {
     match client.to_canonical() {

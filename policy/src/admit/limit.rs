@@ -7,6 +7,8 @@ use serde::de::{self, Visitor};
 use serde::{Deserialize, Deserializer};
 
 use super::Ask;
+use super::associated::{Association, WhileSpec};
+use super::heavy::HEAVIEST_MAX;
 use super::key::{Key, PARTS};
 use super::shared::{Lost, Shared, StoreName};
 use crate::facts::Headers;
@@ -51,6 +53,17 @@ pub struct LimitSpec {
     /// that field of the response says when it comes, into debt if need be. Default 1.
     #[serde(default)]
     pub cost: Option<CostSpec>,
+    /// Count only while another route is busy: `{ route = "pay", above = "500/s" }`.
+    #[serde(rename = "while", default)]
+    pub busy: Option<WhileSpec>,
+    /// Count only so many keys, those that come most over all workers; no others are refused.
+    /// They are found within a tenth of a second. At most 100.
+    #[serde(default)]
+    pub heaviest: Option<u32>,
+    /// Keep so many of the heaviest keys for `GET /v1/limits/top`. At most 100. Default: as many as
+    /// `heaviest` says.
+    #[serde(default)]
+    pub top: Option<u32>,
     /// Count and report, but refuse nobody.
     #[serde(default)]
     pub shadow: bool,
@@ -108,6 +121,12 @@ pub(crate) struct Meaning {
     pub(crate) key: Key,
     pub(crate) meter: Meter,
     pub(crate) shadow: bool,
+    /// It counts only while that holds.
+    pub(super) association: Option<Association>,
+    /// How many of the heaviest keys are watched.
+    pub(super) watched: u32,
+    /// No others are counted.
+    pub(super) heaviest: bool,
     /// Counted over several gateways.
     pub(super) shared: Option<Shared>,
     cost: CostSpec,
@@ -144,6 +163,9 @@ impl LimitSpec {
             burst: None,
             max_wait: None,
             cost: None,
+            busy: None,
+            heaviest: None,
+            top: None,
             shadow: false,
             default: false,
             store: None,
@@ -175,6 +197,8 @@ impl Meaning {
             Key::default()
         });
         combination(spec, &mut problem);
+        let association = spec.busy.as_ref().map(|busy| Association::compile(busy, &mut problem));
+        let watched = watched(spec, &mut problem);
         let meter = meter(spec, &mut problem);
         let cost = spec.cost.clone().unwrap_or(CostSpec::Fixed(1));
         if let CostSpec::Fixed(cost) = cost {
@@ -191,7 +215,18 @@ impl Meaning {
             kind => stable_hash(&["limit", name, kind.name()]),
         };
         let shadow = spec.shadow;
-        (problems.len() == found).then_some(Self { rule, key, meter: meter?, shadow, shared, cost })
+        let heaviest = spec.heaviest.is_some();
+        (problems.len() == found).then_some(Self {
+            rule,
+            key,
+            meter: meter?,
+            shadow,
+            association,
+            watched,
+            heaviest,
+            shared,
+            cost,
+        })
     }
 
     /// What this request takes: at least 1, at most all.
@@ -254,6 +289,31 @@ fn combination(spec: &LimitSpec, problem: &mut impl FnMut(&str, String, &str)) {
             problem(".max_wait", format!("nobody waits at a limit of kind `{kind}`"), hint);
         }
     }
+}
+
+/// How many of the heaviest keys to watch.
+fn watched(spec: &LimitSpec, problem: &mut impl FnMut(&str, String, &str)) -> u32 {
+    for (key, keys) in [(".heaviest", spec.heaviest), (".top", spec.top)] {
+        if keys.is_some_and(|keys| !(1..=HEAVIEST_MAX).contains(&keys)) {
+            problem(key, "out of bounds".to_owned(), "write a number from 1 to 100");
+        }
+    }
+    if let (Some(heaviest), Some(top)) = (spec.heaviest, spec.top)
+        && heaviest != top
+        && heaviest > 0
+    {
+        let hint = "leave `top` out: what is limited is also shown";
+        problem(".top", format!("{heaviest} keys are watched already"), hint);
+    }
+    let follows = spec.cost.as_ref().is_some_and(CostSpec::follows);
+    for (key, written) in [("while", spec.busy.is_some()), ("heaviest", spec.heaviest.is_some())] {
+        if written && (follows || spec.store.is_some()) {
+            let hint = "count it in this process, at a cost that is known when it comes";
+            let message = format!("this limit can't have `{key}`");
+            problem(&format!(".{key}"), message, hint);
+        }
+    }
+    spec.heaviest.or(spec.top).unwrap_or(0)
 }
 
 fn meter(spec: &LimitSpec, problem: &mut impl FnMut(&str, String, &str)) -> Option<Meter> {

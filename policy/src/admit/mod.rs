@@ -3,8 +3,10 @@
 //! To add one: write `admit/your_filter.rs` beside the others, and add its line to `filters!`.
 
 pub mod addresses;
+pub mod associated;
 pub mod bound;
 pub mod concurrency;
+pub mod heavy;
 pub mod key;
 pub mod limit;
 pub mod overrides;
@@ -70,6 +72,17 @@ impl Rules {
     /// The limits of a route.
     pub(crate) fn limits_of(&self, route: RouteId) -> Option<&rate_limit::Rule> {
         self.limits.get(route.index())?.as_ref()
+    }
+}
+
+impl Chain {
+    pub(crate) fn tick(&mut self, ledger: &Ledger, limits: &Limits, now: Instant) {
+        self.limits.watches.tick(ledger, limits, now);
+    }
+
+    /// The heaviest keys of the limits that watch them.
+    pub(crate) fn top(&self, limits: &Limits) -> Vec<heavy::TopKey> {
+        self.limits.watches.top(limits)
     }
 }
 

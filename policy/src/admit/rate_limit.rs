@@ -3,14 +3,16 @@
 
 use core::time::Duration;
 
+use super::associated::Watched;
 use super::bound::Promise;
+use super::heavy::Watches;
 use super::key::Key;
 use super::limit::Meaning;
 use super::shared::{self, Shared, Spent, Unready};
 use super::{Ask, Context, Filter, Verdict};
 use crate::decision::Answer;
 use crate::facts::Headers;
-use crate::flight::{Flight, Limit, Step, Wanting};
+use crate::flight::{Flight, Limit, Phase, Step, Wanting};
 use crate::ledger::{CountKey, Receipt, Taken};
 use crate::mechanism::gcra::Level;
 use crate::mechanism::lease::Terms;
@@ -23,10 +25,12 @@ pub use super::shared::{Lost, StoreName};
 /// The most limits that one request can count against.
 pub(crate) const LIMITS_MAX: usize = 8;
 
-/// What the last request took, in case that a later filter refuses it.
+/// One worker's memory.
 #[derive(Debug, Default)]
 pub struct RateLimit {
+    /// What the last request took, in case that a later filter refuses it.
     kept: [Option<(u16, Kept)>; LIMITS_MAX],
+    pub(super) watches: Watches,
 }
 
 /// Every named limit of a plan, by its place.
@@ -103,6 +107,47 @@ impl Limits {
 
     fn meaning(&self, limit: u16) -> Option<&Meaning> {
         self.all.get(usize::from(limit))?.meaning.as_ref()
+    }
+
+    pub(crate) fn named(&self) -> impl Iterator<Item = (&str, &Meaning)> {
+        self.all.iter().filter_map(|named| Some((named.name.as_str(), named.meaning.as_ref()?)))
+    }
+
+    pub(crate) fn meanings(&self) -> impl Iterator<Item = &Meaning> {
+        self.named().map(|(_, meaning)| meaning)
+    }
+
+    /// The rules of those that watch their heaviest keys.
+    pub(crate) fn weighing(&self) -> impl Iterator<Item = u64> {
+        self.meanings().filter(|meaning| meaning.watched > 0).map(|meaning| meaning.rule)
+    }
+
+    /// How limits watch that route.
+    pub(crate) fn watching(&self, route: &str) -> Box<[Watched]> {
+        let mut all = Vec::new();
+        for Named { spec, meaning, .. } in &self.all {
+            let watches = spec.busy.as_ref().is_some_and(|busy| busy.route == route);
+            let association = meaning.as_ref().and_then(|meaning| meaning.association);
+            if let Some(association) = association.filter(|_| watches)
+                && !all.contains(&association.watched)
+            {
+                all.push(association.watched);
+            }
+        }
+        all.into()
+    }
+
+    /// Whether the routes that are watched exist.
+    pub(crate) fn check_routes(&self, routes: &[String], problems: &mut Vec<Problem>) {
+        for Named { name, spec, .. } in &self.all {
+            if let Some(busy) = spec.busy.as_ref().filter(|busy| !routes.contains(&busy.route)) {
+                problems.push(Problem {
+                    path: format!("limit.{name}.while.route"),
+                    message: format!("there is no route named {:?}", busy.route),
+                    hint: Some(format!("there are: {}", routes.join(", "))),
+                });
+            }
+        }
     }
 
     /// Those that a store counts: name, rule, and how.
@@ -191,11 +236,12 @@ impl Filter for RateLimit {
     fn check(&mut self, ask: &Ask<'_>, rule: &Rule, flight: &mut Flight) -> Verdict {
         self.kept = [None; LIMITS_MAX];
         let mut space = [None; LIMITS_MAX];
-        for (slot, &limit) in space.iter_mut().zip(&rule.0) {
-            if let Some(meaning) = ask.limits.meaning(limit) {
-                let key = meaning.key.of(meaning.rule, ask.ledger, ask);
-                let cost = meaning.cost(ask);
-                *slot = Some(Counted { limit, meaning, key, cost, taken: None });
+        let mut free = space.iter_mut();
+        for &limit in &rule.0 {
+            if let Some(counted) = self.counted(ask, limit, flight.phase)
+                && let Some(slot) = free.next()
+            {
+                *slot = Some(counted);
             }
         }
         // One limit alone needs no look ahead: taking refuses as well, and touches nothing.
@@ -239,6 +285,25 @@ impl Filter for RateLimit {
 }
 
 impl RateLimit {
+    /// None when this limit does not count this request.
+    fn counted<'a>(&mut self, ask: &Ask<'a>, limit: u16, phase: Phase) -> Option<Counted<'a>> {
+        let meaning = ask.limits.meaning(limit)?;
+        if meaning.association.is_some_and(|association| !association.holds(ask)) {
+            return None;
+        }
+        let key = meaning.key.of(meaning.rule, ask.ledger, ask);
+        let cost = meaning.cost(ask);
+        if meaning.watched > 0 {
+            // Asked again after a wait, it has been seen already.
+            let fresh = if phase == Phase::New { cost } else { 0 };
+            let heavy = self.watches.seen(ask, meaning, key.hash, fresh);
+            if meaning.heaviest && !heavy {
+                return None;
+            }
+        }
+        Some(Counted { limit, meaning, key, cost, taken: None })
+    }
+
     /// Notes what was taken, and keeps the receipts.
     fn keep(&mut self, space: &[Option<Counted<'_>>], flight: &mut Flight) {
         for (slot, counted) in self.kept.iter_mut().zip(space.iter().flatten()) {

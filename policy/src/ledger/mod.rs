@@ -19,6 +19,7 @@ pub(crate) mod leases;
 pub(crate) mod places;
 pub(crate) mod rules;
 mod table;
+pub(crate) mod watching;
 
 use core::sync::atomic::AtomicU64;
 use core::sync::atomic::Ordering::SeqCst;
@@ -33,6 +34,7 @@ use crate::ledger::boards::{BOARDS_MAX, Boards};
 use crate::ledger::leases::Leases;
 use crate::ledger::places::Places;
 use crate::ledger::table::{Refused, Table, Words};
+use crate::ledger::watching::Watching;
 use crate::mechanism::gcra::{Gcra, Level, NEVER, ticks, ticks_of};
 use crate::mechanism::meter::{Meter, Single, Spent};
 use crate::plan::{EndpointKey, UpstreamKey};
@@ -68,6 +70,7 @@ pub struct Ledger {
     pub(crate) gates: Arc<Places<Gate>>,
     pub(crate) gauges: Gauges,
     pub(crate) tenants: Tenants,
+    pub(crate) watching: Watching,
     /// Made when a plan first has a sliding window.
     blocks: OnceLock<Blocks>,
     /// No worker's clock has been noted later. Workers whose clock stands behind are judged by
@@ -144,6 +147,7 @@ impl Ledger {
             gates: Arc::new(Places::new(GATES_MAX)),
             gauges: Gauges::default(),
             tenants: Tenants::default(),
+            watching: Watching::default(),
             blocks: OnceLock::new(),
             latest: AtomicU64::new(0),
             hasher: SipHasher13::new_with_key(&secret),

@@ -136,6 +136,10 @@ impl Shed {
         self.watcher.lagged(lag);
     }
 
+    pub(crate) fn retire(&mut self, ledger: &Ledger) {
+        self.watcher.retire(&ledger.gauges);
+    }
+
     pub(crate) fn shedding(&self) -> Shedding {
         Shedding { lag: self.watcher.lag(), shares: self.watcher.shares().collect() }
     }

@@ -156,6 +156,11 @@ impl Watcher {
         }
     }
 
+    /// Takes back what it has told.
+    pub(crate) fn retire(&mut self, gauges: &Gauges) {
+        gauges.in_flight.fetch_sub(core::mem::take(&mut self.told), Relaxed);
+    }
+
     /// What this request is shed by, if it is.
     pub(crate) fn sheds(
         &mut self,
