@@ -2,6 +2,7 @@
 
 mod arrival;
 mod exchange;
+mod kept;
 mod source;
 
 use std::net::SocketAddr;
@@ -48,6 +49,9 @@ pub(crate) struct Connection {
     head: Head,
     passport: Option<Passport>,
     body: BodyState,
+    /// The body as far as it came, while it may have to be sent again; and up to what length.
+    kept: Option<kept::Rest>,
+    keep: u32,
     /// Bytes that came while a request was in progress, behind [`HEADROOM`]: what follows
     /// `head.text`.
     ahead: Option<Vec<u8>>,
@@ -165,6 +169,8 @@ impl Connection {
             head,
             passport: None,
             body: BodyState::Nothing,
+            kept: None,
+            keep: 0,
             ahead: None,
             pipelined: false,
             ended: false,
@@ -212,6 +218,7 @@ impl Connection {
 
     /// Get ready for the next request, if there is to be one.
     async fn finish(&mut self) -> After {
+        self.let_go();
         self.passport = None;
         if self.closing || self.ended && !self.has_more() {
             return self.last();
@@ -263,7 +270,7 @@ impl Connection {
 
     /// Read a body that nobody took to its end, if that is not far.
     async fn drain(&mut self) -> bool {
-        let Some(mut source) = self.take_body(Some(DRAIN_BYTES)) else { return false };
+        let Some(mut source) = self.take_body(Some(DRAIN_BYTES), 0) else { return false };
         let worker = Rc::clone(&self.worker);
         loop {
             let mut spare = Some(worker.buffers.large());
@@ -286,6 +293,14 @@ impl Connection {
                     return false;
                 }
             }
+        }
+    }
+
+    /// The request will not be sent again.
+    fn let_go(&mut self) {
+        self.keep = 0;
+        if let Some(rest) = self.kept.take() {
+            rest.release(&self.worker.buffers);
         }
     }
 

@@ -8,6 +8,8 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use super::shed::ShedCells;
+
 /// A figure that only its worker changes.
 #[derive(Debug, Default)]
 pub(crate) struct Cell(AtomicU64);
@@ -60,8 +62,15 @@ pub(crate) struct Cells {
     pub(crate) upstream_reused: Cell,
     /// Idle connections closed because the other side closed, or sent what nobody asked for.
     pub(crate) upstream_idle_closed: Cell,
-    /// Attempts after the first.
+    /// Requests that wait for a connection of a full pool now, that ever did, and in vain.
+    pub(crate) pool_waiting: Cell,
+    pub(crate) pool_waits: Cell,
+    pub(crate) pool_waits_timed_out: Cell,
+    /// Attempts after the first, but for hedges.
     pub(crate) retries: Cell,
+    /// Requests sent to a second server because the first took long, and what that answered first.
+    pub(crate) hedges: Cell,
+    pub(crate) hedges_won: Cell,
     /// Responses that broke off after their head.
     pub(crate) upstream_cut: Cell,
     /// Connection tasks that panicked and were caught.
@@ -69,6 +78,7 @@ pub(crate) struct Cells {
     pub(crate) log_lines: Cell,
     /// Log lines dropped because the writer was behind.
     pub(crate) log_dropped: Cell,
+    pub(crate) shed: ShedCells,
     /// Every request, whatever its route.
     pub(crate) all: Timings,
     /// Requests that no route took.

@@ -7,4 +7,5 @@ pub(crate) mod journal;
 pub(crate) mod percentile;
 pub(crate) mod process;
 pub(crate) mod record;
+pub(crate) mod shed;
 pub(crate) mod writer;

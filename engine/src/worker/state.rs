@@ -10,8 +10,8 @@ use sluice_config::Config;
 use sluice_policy::Policy;
 use sluice_policy::decision::{Decision, Event};
 use sluice_policy::facts::{Facts, Headers};
-use sluice_policy::flight::{Ending, Flight, Record};
-use sluice_policy::time::Now;
+use sluice_policy::flight::{Ending, Flight, Hedge, Record};
+use sluice_policy::time::{Instant, Now};
 use sluice_policy::world::{Effect, Signal};
 use tokio::sync::Notify;
 
@@ -52,6 +52,7 @@ pub(crate) struct Worker {
     now: Cell<Now>,
     date: Cell<(u64, Date)>,
     ticks: Cell<u32>,
+    ticked: Cell<Instant>,
 }
 
 /// IMF-fixdate (RFC 9110 section 5.6.7) is 29 bytes long.
@@ -140,6 +141,7 @@ impl Worker {
             now: Cell::new(now),
             date: Cell::new((0, [b' '; 29])),
             ticks: Cell::new(0),
+            ticked: Cell::new(now.at),
             cells,
         })
     }
@@ -177,6 +179,9 @@ impl Worker {
             Event::Learned
             | Event::Responded { .. }
             | Event::Failed { .. }
+            | Event::Slow
+            | Event::Overtaken { .. }
+            | Event::Fell { .. }
             | Event::Woke
             | Event::Missed => self.now(),
         };
@@ -287,7 +292,10 @@ impl Worker {
         let now = self.now();
         self.sweeper.sweep(now.at);
         self.resting.sweep(self, now.at, self.stop.stopped().then_some(DRAIN_IDLE));
-        self.policy.borrow_mut().signal(now, Signal::Tick);
+        let lag = now.at.since(self.ticked.replace(now.at)).saturating_sub(super::TICK);
+        self.cells.shed.lag_us.set(u64::try_from(lag.as_micros()).unwrap_or(u64::MAX));
+        self.signal(Signal::Pressure { lag });
+        self.signal(Signal::Tick);
         if ticks.is_multiple_of(POOL_TICKS) {
             self.pools.sweep(now.at);
         }
@@ -310,10 +318,14 @@ impl Current {
     fn count(&self, record: &Record, method: &str, cells: &Cells) {
         let (status, took) = (record.ending.status, record.took);
         cells.all.record(took);
+        cells.shed.count(record);
         cells
             .clients_gone
             .add(u64::from(record.ending.finish == sluice_policy::flight::Finish::ClientGone));
-        cells.retries.add(u64::from(record.attempts.saturating_sub(1)));
+        let hedged = u64::from(record.hedge != Hedge::None);
+        cells.hedges.add(hedged);
+        cells.hedges_won.add(u64::from(record.hedge == Hedge::Won));
+        cells.retries.add(u64::from(record.attempts.saturating_sub(1)).saturating_sub(hedged));
         // A request of an older plan is counted by name: ids mean nothing across plans.
         let of_this_plan = std::ptr::eq(record.plan(), &raw const *self.config.plan);
         if let Some(id) = record.route {

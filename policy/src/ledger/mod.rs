@@ -17,6 +17,7 @@ pub(crate) mod boards;
 pub(crate) mod intake;
 pub(crate) mod leases;
 mod meaning;
+pub(crate) mod places;
 mod table;
 
 use core::sync::atomic::AtomicU64;
@@ -31,11 +32,15 @@ use crate::ledger::blocks::{Blocks, Loans};
 use crate::ledger::boards::{BOARDS_MAX, Boards};
 use crate::ledger::leases::Leases;
 use crate::ledger::meaning::{Counts, Own, Shared, count, step};
+use crate::ledger::places::Places;
 use crate::ledger::table::{Refused, Table};
-use crate::mechanism::breaker::{Force, View};
 use crate::mechanism::gcra::{Gcra, Level, ticks, ticks_of};
 use crate::mechanism::meter::{Meter, Single, Spent};
 use crate::plan::{EndpointKey, UpstreamKey};
+use crate::shed::GATES_MAX;
+use crate::shed::gate::Gate;
+use crate::shed::node::Gauges;
+use crate::shed::tenant::Tenants;
 use crate::time::{Instant, Now};
 
 pub(crate) use crate::ledger::table::Place;
@@ -61,6 +66,9 @@ pub struct Ledger {
     shared: u64,
     counts: Table,
     pub(crate) boards: Arc<Boards>,
+    pub(crate) gates: Arc<Places<Gate>>,
+    pub(crate) gauges: Gauges,
+    pub(crate) tenants: Tenants,
     /// Made when a plan first has a sliding window.
     blocks: OnceLock<Blocks>,
     /// No worker's clock has been noted later. Workers whose clock stands behind are judged by
@@ -147,6 +155,9 @@ impl Ledger {
             shared: shared as u64,
             counts: Table::new((keys_max / 8).max(64)),
             boards: Arc::new(Boards::new(BOARDS_MAX)),
+            gates: Arc::new(Places::new(GATES_MAX)),
+            gauges: Gauges::default(),
+            tenants: Tenants::default(),
             blocks: OnceLock::new(),
             latest: AtomicU64::new(0),
             hasher: SipHasher13::new_with_key(&secret),
@@ -172,22 +183,6 @@ impl Ledger {
     /// Permits that are out, over all workers.
     pub fn permits(&self) -> u64 {
         self.counts.values().map(|value| u64::from(count(value))).sum()
-    }
-
-    /// How the breaker of this upstream or endpoint stands; None when it has none.
-    pub fn breaker(&self, key: BreakerKey, now: Instant) -> Option<View> {
-        let id = self.boards.find(key.0)?;
-        Some(self.boards.at(id).view(now))
-    }
-
-    /// Takes a breaker out of its own judgement until then, or gives it back (None). False when
-    /// there is no such breaker.
-    pub fn force(&self, key: BreakerKey, now: Instant, force: Option<(Force, Instant)>) -> bool {
-        let found = self.boards.find(key.0);
-        if let Some(id) = found {
-            self.boards.at(id).force(now, force);
-        }
-        found.is_some()
     }
 
     /// Makes room for sliding windows, before a request needs it.

@@ -4,10 +4,10 @@ use sluice_policy::facts::Body;
 
 use super::{BodyState, Connection};
 use crate::buffer::HEADROOM;
-use crate::http::forward;
 use crate::http::parse::{self, BadHead, Scan, Scanned};
 use crate::http::rest::REST_AFTER;
 use crate::http::write::Passport;
+use crate::http::{deadline, forward};
 use crate::runtime::{SPARE, given_up};
 use crate::sweep::Until;
 
@@ -162,6 +162,9 @@ impl Connection {
         };
         self.closing = !self.head.keep_alive;
         self.current.strip_identity(&mut self.head);
+        if let Some(header) = &self.current.config.server.deadline_header {
+            deadline::read(&mut self.head, header);
+        }
         let trusted = &self.current.config.server.trusted_proxies;
         let from = forward::client(self.peer.ip(), self.head.headers(), trusted);
         self.passport = Some(Passport::new(&self.worker.ids, &self.head, self.peer.ip(), from));

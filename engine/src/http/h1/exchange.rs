@@ -7,6 +7,7 @@ use std::task::{Context, Poll};
 
 use sluice_policy::flight::Finish;
 
+use super::kept::Rest;
 use super::{BodyState, Connection, Source};
 use crate::buffer::{self, HEADROOM, SMALL};
 use crate::http::answer::{self, Page};
@@ -37,11 +38,16 @@ impl Exchange for Connection {
                 Pending::Whole(self.head.text.get(from..from + bytes).unwrap_or_default())
             }
             BodyState::Coming => Pending::Coming,
+            BodyState::Back { .. } if self.kept.is_some() => Pending::Again,
             BodyState::Away | BodyState::Back { .. } => Pending::Taken,
         }
     }
 
-    fn take_body(&mut self, bytes_max: Option<u64>) -> Option<Source> {
+    fn take_body(&mut self, bytes_max: Option<u64>, keep: u32) -> Option<Source> {
+        self.keep = keep;
+        if let Some(rest) = self.kept.take() {
+            return self.resume_body(rest, bytes_max);
+        }
         if self.body != BodyState::Coming {
             return None;
         }
@@ -67,21 +73,34 @@ impl Exchange for Connection {
             first,
             bytes_max,
             self.current.config.server.read_timeout,
+            keep,
         ))
     }
 
     fn give_body(&mut self, source: Source) {
         self.body = BodyState::Back { received: source.received, whole: source.done };
-        self.closing |= !source.done;
         self.head.text.extend_from_slice(&source.excess);
-        self.reader = Some(source.reader);
+        let (reader, rest) = source.part();
+        self.reader = Some(reader);
+        self.kept = rest;
+        if self.keep == 0 {
+            self.let_go();
+        }
+        let whole = matches!(self.body, BodyState::Back { whole: true, .. });
+        self.closing |= !whole && self.kept.is_none();
     }
 
     fn poll_gone(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         let Some(reader) = self.reader.as_mut() else { return Poll::Pending };
-        if self.ahead.is_some() || self.ended || self.body == BodyState::Coming {
+        // Behind a piece that nobody takes yet, nothing can be seen.
+        if self.ahead.is_some() || self.ended {
             return Poll::Pending;
         }
+        let coming = match self.body {
+            BodyState::Coming => true,
+            BodyState::Back { whole, .. } => !whole && self.kept.is_some(),
+            BodyState::Nothing | BodyState::Whole { .. } | BodyState::Away => false,
+        };
         if !reader.armed() {
             // With headroom: what it brings may turn out to be a piece of the next body.
             reader.arm(buffer::with_headroom(self.worker.buffers.small()));
@@ -93,8 +112,8 @@ impl Exchange for Connection {
                 Poll::Pending
             }
             // Who asked for one response alone, or for several at once, may have closed its own
-            // side to say that it was all.
-            Ok(_) if !self.head.keep_alive || self.pipelined || self.has_more() => {
+            // side to say that it was all. Not so amid a body.
+            Ok(_) if !coming && (!self.head.keep_alive || self.pipelined || self.has_more()) => {
                 self.ended = true;
                 Poll::Pending
             }
@@ -116,6 +135,7 @@ impl Exchange for Connection {
     }
 
     async fn relay(&mut self, mut response: Response, told: Told<'_>) -> Sent {
+        self.let_go();
         let old = self.head.version == Version::Http10;
         let (encoder, close) = match response.framing() {
             Framing::None | Framing::Length(_) => (Encoder::Plain, false),
@@ -168,6 +188,7 @@ impl Exchange for Connection {
     }
 
     async fn answer(&mut self, page: &Page, told: Told<'_>) -> Sent {
+        self.let_go();
         let stays = self.can_stay() && !page.close;
         self.closing |= !stays;
         let old = self.head.version == Version::Http10;
@@ -206,6 +227,25 @@ impl Exchange for Connection {
 const HEAD_AND_MORE: usize = SMALL - 2048;
 
 impl Connection {
+    /// The body from its beginning, after it was sent in vain.
+    fn resume_body(&mut self, mut rest: Rest, bytes_max: Option<u64>) -> Option<Source> {
+        let reader = self.reader.take()?;
+        if !rest.done
+            && let Some(ahead) = self.ahead.take()
+        {
+            match &mut rest.first {
+                Some(first) => {
+                    first.extend_from_slice(&ahead[HEADROOM..]);
+                    self.worker.buffers.give(ahead);
+                }
+                None => rest.first = Some(ahead),
+            }
+        }
+        self.body = BodyState::Away;
+        let timeout = self.current.config.server.read_timeout;
+        Some(Source::resume(rest, reader, Rc::clone(&self.watch), bytes_max, timeout))
+    }
+
     /// Pass pieces on as they come, each read only after the last was written. Returns the payload
     /// passed, and how it ended.
     async fn stream(&mut self, response: &mut Response, encoder: Encoder) -> (u64, Finish) {
