@@ -7,7 +7,7 @@ use crate::admit::rate_limit::LIMITS_MAX;
 use crate::decision::{Answer, Need};
 use crate::degrade::Cause;
 use crate::ledger::leases::Occupied;
-use crate::ledger::{Permit, Receipt};
+use crate::ledger::{Permit, Slip};
 use crate::mechanism::pace::Pace;
 use crate::mechanism::window::Era;
 use crate::plan::{EndpointKey, Plan, Route, RouteId, UpstreamId};
@@ -52,7 +52,7 @@ pub struct Flight {
     pub(crate) wanting: [Option<Wanting>; LIMITS_MAX],
     /// How long the request waits for its turn, and the limit that makes it wait.
     pub(crate) delay: Duration,
-    pub(crate) queued: Option<(u16, Receipt)>,
+    pub(crate) queued: Option<(u16, Slip)>,
     pub(crate) body_bytes_max: Option<u64>,
     pub(crate) answer: Option<Answer>,
     /// What becomes of it when it cannot be tried again after all.

@@ -222,11 +222,11 @@ impl Policy {
         self.in_flight = self.in_flight.saturating_sub(1);
         self.leave(now, &mut flight, ending.finish);
         if flight.phase == Phase::Queued
-            && let Some((limit, receipt)) = flight.queued.take()
+            && let Some((limit, slip)) = flight.queued.take()
             && let Some(meter) = flight.plan.limits.meter(limit)
         {
             // It left the queue: its turn goes to the next, if none has come after it.
-            self.ledger.give_back(&receipt, meter);
+            self.ledger.give_back_word(&slip, meter);
         }
         if let Some(tenant) = flight.tenant.take() {
             self.ledger.tenants.leave(tenant);

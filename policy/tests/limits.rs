@@ -241,3 +241,60 @@ fn nonsense_in_the_response_costs_one() {
         end(&mut policy, 1000, flight);
     }
 }
+
+/// How many of so many at once are admitted, and how many are left for more.
+fn burst(policy: &mut Policy, ms: u64, count: usize) -> (usize, Option<u32>) {
+    let (mut passed, mut left) = (0, None);
+    for _ in 0..count {
+        let (decision, flight) = ask(policy, ms, &facts("/"));
+        passed += usize::from(matches!(decision, Decision::Answer(answer) if answer.status == 200));
+        left = flight.limit().map(|limit| limit.left);
+        end(policy, ms, flight);
+    }
+    (passed, left)
+}
+
+#[test]
+fn buckets_keep_to_timelines_that_were_worked_out_by_hand() {
+    // (the limit, (at ms, asked, admitted, left then))
+    let fifty = "rate = \"10/s\"\nburst = 50";
+    let timelines: [(_, &[_]); 3] = [
+        // 20 left of 50; ten more each second: 40 are there in second 3, 10 in second 4.
+        (fifty, &[(1000, 30, 30, 20), (3000, 60, 40, 0), (4000, 10, 10, 0)]),
+        // The same 60 in second 2 find 30.
+        (fifty, &[(1000, 30, 30, 20), (2000, 60, 30, 0), (3000, 10, 10, 0), (3000, 1, 0, 0)]),
+        ("rate = \"1000/s\"\nburst = 2000", &[(1000, 2500, 2000, 0), (1500, 600, 500, 0)]),
+    ];
+    for (limit, timeline) in timelines {
+        let mut policy = policy(&format!("[limit.l]\n{limit}"), "limits = [\"l\"]");
+        for &(ms, asked, admitted, left) in timeline {
+            let got = burst(&mut policy, ms, asked);
+            assert_eq!(got, (admitted, Some(left)), "{limit} at {ms} ms");
+        }
+    }
+}
+
+#[test]
+fn one_a_minute_says_so_to_the_second_and_comes_back_on_it() {
+    for kind in ["bucket", "sliding"] {
+        let limits = format!("[limit.sms]\nkind = \"{kind}\"\nrate = \"1/min\"");
+        let mut policy = policy(&limits, "limits = [\"sms\"]");
+        let start = 600_000;
+        assert_eq!(status(&mut policy, start, &facts("/")), 200, "{kind}");
+        let (decision, flight) = ask(&mut policy, start + 20_000, &facts("/"));
+        let Decision::Answer(answer) = decision else { panic!("{decision:?}") };
+        assert_eq!((answer.status, answer.retry_after), (429, Some(Duration::from_secs(40))));
+        let told = flight.limit().unwrap();
+        assert_eq!((told.left, told.reset), (0, Duration::from_secs(40)), "{kind}");
+        end(&mut policy, start + 20_000, flight);
+        for (after_us, expected) in [(59_999_999, 429), (60_000_000, 200), (60_000_001, 429)] {
+            let at = Instant::from_nanos(start * 1_000_000 + after_us * 1000);
+            let now = Now { at, wall: Wall(1) };
+            let mut flight = policy.begin(now, &facts("/"));
+            let decision = policy.decide(now, &facts("/"), &mut flight, Event::Arrived);
+            end(&mut policy, start + 20_000, flight);
+            let Decision::Answer(answer) = decision else { panic!("{decision:?}") };
+            assert_eq!(answer.status, expected, "{kind} after {after_us} us");
+        }
+    }
+}

@@ -186,6 +186,26 @@ fn filters_are_listed_in_their_order() {
 }
 
 #[test]
+fn who_cannot_owe_takes_no_cost_from_the_response() {
+    let kinds = [
+        ("kind = \"bucket\"", true),
+        ("kind = \"fixed\"", true),
+        ("kind = \"quota\"", true),
+        ("kind = \"sliding\"", false),
+        ("kind = \"leaky\"\nmax_wait = \"1s\"", false),
+        ("store = \"redis\"", false),
+    ];
+    for (kind, sound) in kinds {
+        let limit = format!("[limit.l]\nrate = \"10/h\"\ncost = \"response:x-cost\"\n{kind}");
+        let found = problems(&format!("nodes = 1\n{limit}\n{SOUND}"));
+        let paths: Vec<_> = found.iter().map(|problem| problem.path.as_str()).collect();
+        let expected: &[&str] = if sound { &[] } else { &["limit.l.cost"] };
+        assert_eq!(paths, expected, "{kind}");
+        assert!(found.iter().all(|problem| problem.hint.is_some()), "{kind}");
+    }
+}
+
+#[test]
 fn what_balancing_cannot_mean_is_refused() {
     for (written, path, message) in [
         (

@@ -60,14 +60,8 @@ pub(super) struct Counted<'a> {
     pub(super) meaning: &'a Meaning,
     pub(super) key: CountKey,
     pub(super) cost: u32,
-    taken: Option<Grasp>,
-}
-
-/// What was taken.
-#[derive(Clone, Copy)]
-enum Grasp {
-    Node(Taken),
-    Store(Spent),
+    /// What is left, once it was taken from.
+    level: Option<Level>,
 }
 
 /// What it takes to give it back.
@@ -235,7 +229,17 @@ impl Filter for RateLimit {
     /// the last token between our look and our grasp; what was grasped by then is given back.
     fn check(&mut self, ask: &Ask<'_>, rule: &Rule, flight: &mut Flight) -> Verdict {
         self.kept = [None; LIMITS_MAX];
+        if let [limit] = *rule.0
+            && ask.limits.meaning(limit).is_some_and(|meaning| meaning.shared.is_none())
+        {
+            return match self.counted(ask, limit, flight.phase) {
+                Some(counted) => self.check_one(ask, &counted, flight),
+                None => Verdict::Pass,
+            };
+        }
         let mut space = [None; LIMITS_MAX];
+        // As many as there are: most routes have one limit, and eight slots cost what they cost.
+        let space = &mut space[..rule.0.len().min(LIMITS_MAX)];
         let mut free = space.iter_mut();
         for &limit in &rule.0 {
             if let Some(counted) = self.counted(ask, limit, flight.phase)
@@ -244,33 +248,29 @@ impl Filter for RateLimit {
                 *slot = Some(counted);
             }
         }
-        // One limit alone needs no look ahead: taking refuses as well, and touches nothing.
-        if rule.0.len() > 1
-            && let Some(refusal) = look(ask, &space, flight)
+        // A store's alone needs no look ahead: taking refuses as well, and touches nothing.
+        if space.len() > 1
+            && let Some(refusal) = look(ask, space, flight)
         {
             return refusal;
         }
         let stored = |counted: &Counted<'_>| counted.meaning.shared.is_some();
         if space.iter().flatten().any(stored)
-            && let Some(verdict) = await_store(ask, &space, flight)
+            && let Some(verdict) = await_store(ask, space, flight)
         {
             return verdict;
         }
-        for i in 0..space.len() {
-            let Some(counted) = &mut space[i] else { break };
-            match take(ask, counted, flight) {
-                Ok(taken) => counted.taken = Some(taken),
-                Err(_) if counted.meaning.shadow => {}
-                Err(wait) => {
-                    let refused = *counted;
-                    give_back(ask, &space[..i]);
-                    let level = Level { left: left(ask, &refused), reset: wait };
-                    note(flight, refused.limit, refused.meaning, level, false);
-                    return refuse(wait);
-                }
+        if let Err((refused, wait)) = self.take_all(ask, space, flight) {
+            self.undo(ask, rule, flight);
+            return refused.refuse(ask, wait, flight);
+        }
+        for counted in space.iter().flatten() {
+            let Counted { limit, meaning, level, .. } = *counted;
+            match level {
+                Some(level) if !meaning.shadow => note(flight, limit, meaning, level, true),
+                level => note_shadow(flight, limit, level),
             }
         }
-        self.keep(&space, flight);
         Verdict::Pass
     }
 
@@ -291,56 +291,59 @@ impl RateLimit {
         if meaning.association.is_some_and(|association| !association.holds(ask)) {
             return None;
         }
-        let key = meaning.key.of(meaning.rule, ask.ledger, ask);
-        let cost = meaning.cost(ask);
+        let counted = Counted::new(ask, limit, meaning);
         if meaning.watched > 0 {
             // Asked again after a wait, it has been seen already.
-            let fresh = if phase == Phase::New { cost } else { 0 };
-            let heavy = self.watches.seen(ask, meaning, key.hash, fresh);
+            let fresh = if phase == Phase::New { counted.cost } else { 0 };
+            let heavy = self.watches.seen(ask, meaning, counted.key.hash, fresh);
             if meaning.heaviest && !heavy {
                 return None;
             }
         }
-        Some(Counted { limit, meaning, key, cost, taken: None })
+        Some(counted)
     }
 
-    /// Notes what was taken, and keeps the receipts.
-    fn keep(&mut self, space: &[Option<Counted<'_>>], flight: &mut Flight) {
-        for (slot, counted) in self.kept.iter_mut().zip(space.iter().flatten()) {
-            let Counted { limit, meaning, taken, .. } = *counted;
-            *slot = taken.map(|taken| (limit, taken.kept()));
-            if let Some(Grasp::Node(Taken { delay, receipt, .. })) = taken
-                && !meaning.shadow
-                && delay > flight.delay
-            {
-                flight.delay = delay;
-                flight.queued = Some((limit, receipt));
-            }
-            match taken.map(|taken| taken.level()) {
-                Some(level) if !meaning.shadow => note(flight, limit, meaning, level, true),
-                level => {
-                    let (passed, left) = (level.is_some(), level.map_or(0, |level| level.left));
-                    let (filter, rule) = ("shadow", Some(limit));
-                    flight.trail.push(Step { filter, rule, passed, left: Some(left) });
-                }
+    /// One limit alone, as most routes have: there is nothing to look ahead to.
+    fn check_one(&mut self, ask: &Ask<'_>, counted: &Counted<'_>, flight: &mut Flight) -> Verdict {
+        let Counted { limit, meaning, .. } = *counted;
+        let [kept, ..] = &mut self.kept;
+        match take(ask, counted, flight, kept) {
+            Err(wait) if !meaning.shadow => return counted.refuse(ask, wait, flight),
+            Ok(level) if !meaning.shadow => note(flight, limit, meaning, level, true),
+            level => note_shadow(flight, limit, level.ok()),
+        }
+        Verdict::Pass
+    }
+
+    /// Up to the first that refuses and how long it does.
+    fn take_all<'a>(
+        &mut self,
+        ask: &Ask<'_>,
+        space: &mut [Option<Counted<'a>>],
+        flight: &mut Flight,
+    ) -> Result<(), (Counted<'a>, Duration)> {
+        for (slot, counted) in self.kept.iter_mut().zip(space.iter_mut().flatten()) {
+            match take(ask, counted, flight, slot) {
+                Ok(level) => counted.level = Some(level),
+                Err(_) if counted.meaning.shadow => {}
+                Err(wait) => return Err((*counted, wait)),
             }
         }
+        Ok(())
     }
 }
 
-impl Grasp {
-    fn level(&self) -> Level {
-        match self {
-            Self::Node(taken) => taken.level,
-            Self::Store(spent) => spent.level,
-        }
+impl<'a> Counted<'a> {
+    fn new(ask: &Ask<'_>, limit: u16, meaning: &'a Meaning) -> Self {
+        let key = meaning.key.of(meaning.rule, ask.ledger, ask);
+        Self { limit, meaning, key, cost: meaning.cost(ask), level: None }
     }
 
-    fn kept(&self) -> Kept {
-        match *self {
-            Self::Node(taken) => Kept::Node(taken.receipt),
-            Self::Store(spent) => Kept::Store(spent),
-        }
+    /// Taking from it failed.
+    fn refuse(&self, ask: &Ask<'_>, wait: Duration, flight: &mut Flight) -> Verdict {
+        let level = Level { left: left(ask, self), reset: wait };
+        note(flight, self.limit, self.meaning, level, false);
+        refuse(wait)
     }
 }
 
@@ -353,12 +356,27 @@ impl Kept {
     }
 }
 
-fn take(ask: &Ask<'_>, counted: &Counted<'_>, flight: &Flight) -> Result<Grasp, Duration> {
-    let Counted { meaning, key, cost, .. } = *counted;
-    match &meaning.shared {
-        Some(shared) => shared.take(ask, counted, flight).map(Grasp::Store),
-        None => ask.ledger.take(ask.now, key, meaning.meter, cost).map(Grasp::Node),
+/// What is left then; what it takes to give it back goes into `kept`. Not through the result: a
+/// window's receipt is large, and moving it thrice costs more than taking.
+fn take(
+    ask: &Ask<'_>,
+    counted: &Counted<'_>,
+    flight: &mut Flight,
+    kept: &mut Option<(u16, Kept)>,
+) -> Result<Level, Duration> {
+    let Counted { limit, meaning, key, cost, .. } = *counted;
+    if let Some(shared) = &meaning.shared {
+        let spent = shared.take(ask, counted, flight)?;
+        *kept = Some((limit, Kept::Store(spent)));
+        return Ok(spent.level);
     }
+    let Taken { level, delay, receipt } = ask.ledger.take(ask.now, key, meaning.meter, cost)?;
+    if delay > flight.delay && !meaning.shadow {
+        flight.delay = delay;
+        flight.queued = receipt.slip().map(|slip| (limit, slip));
+    }
+    *kept = Some((limit, Kept::Node(receipt)));
+    Ok(level)
 }
 
 /// The response says what the request has cost: what is not paid yet is charged, into debt if
@@ -428,17 +446,16 @@ fn look(ask: &Ask<'_>, space: &[Option<Counted<'_>>], flight: &mut Flight) -> Op
     longest.map(refuse)
 }
 
-fn give_back(ask: &Ask<'_>, space: &[Option<Counted<'_>>]) {
-    for counted in space.iter().flatten() {
-        if let Some(taken) = counted.taken {
-            taken.kept().give_back(ask, counted.meaning.meter);
-        }
-    }
-}
-
 fn refuse(wait: Duration) -> Verdict {
     let problem = Answer::problem(429, "limit.exceeded");
     Verdict::Deny(Answer { retry_after: Some(wait), ..problem })
+}
+
+/// Into the trail alone; without a level it would have been refused.
+fn note_shadow(flight: &mut Flight, limit: u16, level: Option<Level>) {
+    let left = Some(level.map_or(0, |level| level.left));
+    let (filter, rule, passed) = ("shadow", Some(limit), level.is_some());
+    flight.trail.push(Step { filter, rule, passed, left });
 }
 
 /// Into the trail, and into the flight when it is the tightest: least left for its quota; of those

@@ -9,12 +9,12 @@
 //! When no place is left, the block is one of the spare ones that the keys of a limit share.
 
 use core::cell::Cell;
-use core::sync::atomic::AtomicU64;
 use core::sync::atomic::Ordering::{Relaxed, SeqCst};
 use core::sync::atomic::fence;
 use core::time::Duration;
 
 use super::table::{Place, Refused, Table, Words};
+use super::words::AtomicU64;
 use super::{CONTENDED_WAIT, CountKey, SPARE_SHARED, idle, shared_key, spread};
 use crate::mechanism::gcra::Level;
 use crate::mechanism::ring::{Ring, Step};

@@ -16,6 +16,7 @@ mod blocks;
 pub(crate) mod boards;
 pub(crate) mod intake;
 pub(crate) mod leases;
+mod meaning;
 pub(crate) mod places;
 pub(crate) mod rules;
 mod table;
@@ -32,10 +33,11 @@ use siphasher::sip::SipHasher13;
 use crate::ledger::blocks::{Blocks, Loans};
 use crate::ledger::boards::{BOARDS_MAX, Boards};
 use crate::ledger::leases::Leases;
+use crate::ledger::meaning::{Counts, Own, Shared, count, step};
 use crate::ledger::places::Places;
-use crate::ledger::table::{Refused, Table, Words};
+use crate::ledger::table::{Refused, Table};
 use crate::ledger::watching::Watching;
-use crate::mechanism::gcra::{Gcra, Level, NEVER, ticks, ticks_of};
+use crate::mechanism::gcra::{Gcra, Level, ticks, ticks_of};
 use crate::mechanism::meter::{Meter, Single, Spent};
 use crate::plan::{EndpointKey, UpstreamKey};
 use crate::shed::GATES_MAX;
@@ -85,13 +87,13 @@ pub struct Ledger {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct BreakerKey(u64);
 
-impl core::convert::From<UpstreamKey> for BreakerKey {
+impl From<UpstreamKey> for BreakerKey {
     fn from(key: UpstreamKey) -> Self {
         Self(key.0)
     }
 }
 
-impl core::convert::From<EndpointKey> for BreakerKey {
+impl From<EndpointKey> for BreakerKey {
     fn from(key: EndpointKey) -> Self {
         Self(key.0)
     }
@@ -115,16 +117,29 @@ pub(crate) struct Taken {
 
 /// What it takes to give them back.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Receipt {
-    cost: u32,
-    from: From,
+pub(crate) enum Receipt {
+    Word(Slip),
+    Cells(Loans),
 }
 
+/// What was taken from a count that is one word.
 #[derive(Clone, Copy, Debug)]
-enum From {
-    Bucket(Place, u64),
-    Overflow(Place, u64),
-    Cells(Loans),
+pub(crate) struct Slip {
+    cost: u32,
+    place: Place,
+    /// As the taking left it.
+    word: u64,
+    overflow: bool,
+}
+
+impl Receipt {
+    /// None for a sliding window, where nobody waits for a turn.
+    pub(crate) const fn slip(&self) -> Option<Slip> {
+        match self {
+            Self::Word(slip) => Some(*slip),
+            Self::Cells(_) => None,
+        }
+    }
 }
 
 /// A place among the requests that may be in progress at once. Goes back through `release`.
@@ -192,31 +207,22 @@ impl Ledger {
         meter: Meter,
         cost: u32,
     ) -> Result<Taken, Duration> {
-        let taken = |(from, level): (From, Level), delay| Taken {
-            level,
-            delay,
-            receipt: Receipt { cost, from },
-        };
-        match meter {
-            Meter::Bucket(gcra) => {
-                let (from, spent) = self.take_single(clock, key, Single::Gcra(gcra), cost)?;
-                Ok(taken((from, spent.level), Duration::ZERO))
-            }
-            Meter::Queue(gcra) => {
-                let (from, spent) = self.take_single(clock, key, Single::Gcra(gcra), cost)?;
-                let delay = gcra.turn(spent.word, self.now(clock.at), cost);
-                Ok(taken((from, spent.level), delay))
-            }
-            Meter::Fixed(fixed) => {
-                let (from, spent) = self.take_single(clock, key, Single::Fixed(fixed), cost)?;
-                Ok(taken((from, spent.level), Duration::ZERO))
-            }
+        let single = match meter {
+            Meter::Bucket(gcra) | Meter::Queue(gcra) => Single::Gcra(gcra),
+            Meter::Fixed(fixed) => Single::Fixed(fixed),
             Meter::Sliding(sliding) => {
                 let now = || self.now(clock.at);
                 let (loans, level) = self.prepare().take(key, sliding, cost, now)?;
-                Ok(taken((From::Cells(loans), level), Duration::ZERO))
+                let receipt = Receipt::Cells(loans);
+                return Ok(Taken { level, delay: Duration::ZERO, receipt });
             }
-        }
+        };
+        let (slip, level) = self.take_single(clock, key, single, cost)?;
+        let delay = match meter {
+            Meter::Queue(gcra) => gcra.turn(slip.word, self.now(clock.at), cost),
+            Meter::Bucket(_) | Meter::Fixed(_) | Meter::Sliding(_) => Duration::ZERO,
+        };
+        Ok(Taken { level, delay, receipt: Receipt::Word(slip) })
     }
 
     fn take_single(
@@ -225,22 +231,20 @@ impl Ledger {
         key: CountKey,
         single: Single,
         cost: u32,
-    ) -> Result<(From, Spent), Duration> {
-        let overflow = shared_key(key, self.shared);
-        let words = Own { ledger: self, clock, overflow };
+    ) -> Result<(Slip, Level), Duration> {
+        let words = Own { ledger: self, clock, key };
+        let slip =
+            |place, Spent { word, level }, overflow| (Slip { cost, place, word, overflow }, level);
         loop {
             let spend = |word| self.spend(clock, word, single, cost, true);
             match self.buckets.update(key.hash, &words, spend) {
-                Ok((place, outcome)) => {
-                    let spent = outcome?;
-                    return Ok((From::Bucket(place, spent.word), spent));
-                }
+                Ok((place, outcome)) => return Ok(slip(place, outcome?, false)),
                 Err(Refused::Contended) => return Err(CONTENDED_WAIT),
                 Err(Refused::Full) => {
                     let words = Shared { now: self.now(clock.at) };
                     // Others of this limit may owe longer than this key could: no correction.
                     let spend = |word| self.spend(clock, word, single, cost, false);
-                    let updated = self.overflow.update(overflow, &words, spend);
+                    let updated = self.overflow.update(shared_key(key, self.shared), &words, spend);
                     let (place, outcome) = updated.map_err(|_| CONTENDED_WAIT)?;
                     let spent = outcome?;
                     // Whoever brings this key into the table writes it there before reading the
@@ -248,7 +252,7 @@ impl Ledger {
                     // count must agree, too.
                     fence(SeqCst);
                     if !self.buckets.holds(key.hash) {
-                        return Ok((From::Overflow(place, spent.word), spent));
+                        return Ok(slip(place, spent, true));
                     }
                 }
             }
@@ -269,17 +273,17 @@ impl Ledger {
             Meter::Fixed(fixed) => Single::Fixed(fixed),
             Meter::Queue(_) | Meter::Sliding(_) => return None,
         };
-        let overflow = shared_key(key, self.shared);
         let charge = |word| {
             let now = self.now(clock.at);
             let next = single.charge(word, now, clock, cost);
             (Some(next), single.level(next, now, clock))
         };
-        match self.buckets.update(key.hash, &Own { ledger: self, clock, overflow }, charge) {
+        match self.buckets.update(key.hash, &Own { ledger: self, clock, key }, charge) {
             Ok((_, level)) => Some(level),
             Err(Refused::Contended) => None,
             Err(Refused::Full) => {
                 let words = Shared { now: self.now(clock.at) };
+                let overflow = shared_key(key, self.shared);
                 self.overflow.update(overflow, &words, charge).ok().map(|(_, level)| level)
             }
         }
@@ -319,24 +323,28 @@ impl Ledger {
     /// Gives back what was just taken. When another worker has taken from the same bucket since,
     /// it stays taken: adding time that has partly passed would admit too much.
     pub(crate) fn give_back(&self, receipt: &Receipt, meter: Meter) {
+        match (receipt, meter) {
+            (Receipt::Word(slip), _) => self.give_back_word(slip, meter),
+            (Receipt::Cells(loans), Meter::Sliding(sliding)) => {
+                if let Some(blocks) = self.blocks.get() {
+                    blocks.give_back(loans, sliding);
+                }
+            }
+            (Receipt::Cells(_), Meter::Bucket(_) | Meter::Queue(_) | Meter::Fixed(_)) => {}
+        }
+    }
+
+    pub(crate) fn give_back_word(&self, slip: &Slip, meter: Meter) {
         let single = match meter {
             Meter::Bucket(gcra) | Meter::Queue(gcra) => Single::Gcra(gcra),
             Meter::Fixed(fixed) => Single::Fixed(fixed),
-            Meter::Sliding(sliding) => {
-                if let (From::Cells(loans), Some(blocks)) = (&receipt.from, self.blocks.get()) {
-                    blocks.give_back(loans, sliding);
-                }
-                return;
-            }
+            Meter::Sliding(_) => return,
         };
-        let (table, place, taken) = match receipt.from {
-            From::Bucket(place, taken) => (&self.buckets, place, taken),
-            From::Overflow(place, taken) => (&self.overflow, place, taken),
-            From::Cells(_) => return,
-        };
+        let Slip { cost, place, word: taken, overflow } = *slip;
+        let table = if overflow { &self.overflow } else { &self.buckets };
         loop {
             let word = table.at(place);
-            match single.untake(word, taken, receipt.cost) {
+            match single.untake(word, taken, cost) {
                 Some(before) if !table.swap(place, word, before) => {}
                 Some(_) | None => return,
             }
@@ -424,76 +432,20 @@ const fn spread(n: u64) -> u64 {
     if n == 0 { 1 } else { n }
 }
 
-/// Values are instants after which they mean nothing.
-struct Own<'a> {
-    ledger: &'a Ledger,
-    clock: Now,
-    overflow: u64,
-}
-
-impl Words for Own<'_> {
-    fn idle(&self, until: u64) -> bool {
-        idle(until, self.ledger.now(self.clock.at))
-    }
-
-    /// What was taken from the overflow while there was no room stays taken.
-    fn fresh(&self, _: Place, _: u64) -> u64 {
-        fence(SeqCst);
-        self.ledger.overflow.value(self.overflow).unwrap_or(0)
-    }
-
-    fn cleared(&self, until: u64) -> u64 {
-        debug_assert!(until < NEVER - 1);
-        until + 1
-    }
-}
-
-struct Shared {
-    now: u64,
-}
-
-impl Words for Shared {
-    fn idle(&self, until: u64) -> bool {
-        idle(until, self.now)
-    }
-
-    fn fresh(&self, _: Place, _: u64) -> u64 {
-        0
-    }
-
-    fn cleared(&self, until: u64) -> u64 {
-        until + 1
-    }
-}
-
-/// Values are a count in the low half and the number of changes in the high half, so that no value
-/// is seen twice.
-struct Counts;
-
-impl Words for Counts {
-    fn idle(&self, value: u64) -> bool {
-        count(value) == 0
-    }
-
-    fn fresh(&self, _: Place, value: u64) -> u64 {
-        step(value)
-    }
-
-    fn cleared(&self, value: u64) -> u64 {
-        step(value)
-    }
-}
-
-#[expect(clippy::cast_possible_truncation, reason = "the low half is the count")]
-const fn count(value: u64) -> u32 {
-    value as u32
-}
-
-const fn step(value: u64) -> u64 {
-    value.wrapping_add(1 << 32)
+/// What the tables are made of.
+#[cfg(not(test))]
+mod words {
+    pub(super) use core::hint::spin_loop;
+    pub(super) use core::sync::atomic::AtomicU64;
 }
 
 #[cfg(test)]
 mod tests;
 #[cfg(test)]
+mod turn_tests;
+#[cfg(test)]
 mod window_tests;
+/// Words that stop between two steps, so that tests can try every order of them.
+#[cfg(test)]
+#[path = "../../tests/stepping/mod.rs"]
+mod words;

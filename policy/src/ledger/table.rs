@@ -15,19 +15,22 @@
 //! Waiting is bounded: a worker that another one keeps from its answer for too long (it was
 //! suspended amid a claim) gets `Refused::Contended`, and its request is refused. Never admitted.
 
-use core::hint::spin_loop;
-use core::sync::atomic::AtomicU64;
 use core::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
 
+use super::words::{AtomicU64, spin_loop};
+
+/// Of a line. As an index, and as part of a place.
 const SLOTS: usize = 4;
+const STEP: u32 = 4;
 const PLACES: usize = 2 * SLOTS;
 
 /// The key of a slot that nobody has.
 const NOBODY: u64 = 0;
 /// The value of a slot that is changing hands.
 const BUSY: u64 = u64::MAX;
-/// Looks before giving up: about 0.1 ms, far longer than two stores take.
-const LOOKS_MAX: u32 = 4096;
+/// Looks before giving up: about 0.1 ms, far longer than two stores take. In tests whoever stands
+/// in the way does not go on meanwhile.
+const LOOKS_MAX: u32 = if cfg!(test) { 4 } else { 4096 };
 
 /// What the values of a table mean. No method may return `u64::MAX`.
 pub(crate) trait Words {
@@ -101,7 +104,7 @@ impl Table {
 
     /// The key's place and value, if it is here and not just changing hands.
     pub(crate) fn look(&self, key: u64) -> Option<(Place, u64)> {
-        match self.find(key, &self.places(key)) {
+        match self.find(key, self.homes(key)) {
             Found::At(place, value) => Some((place, value)),
             Found::Changing | Found::Missing => None,
         }
@@ -109,7 +112,7 @@ impl Table {
 
     /// Whether the key is here, or just coming or going.
     pub(crate) fn holds(&self, key: u64) -> bool {
-        !matches!(self.find(key, &self.places(key)), Found::Missing)
+        !matches!(self.find(key, self.homes(key)), Found::Missing)
     }
 
     /// Replaces the key's value by what `change` makes of it, or leaves it when that is None.
@@ -121,9 +124,9 @@ impl Table {
         mut change: impl FnMut(u64) -> (Option<u64>, R),
     ) -> Result<(Place, R), Refused> {
         debug_assert_ne!(key, NOBODY);
-        let places = self.places(key);
+        let homes = self.homes(key);
         for _ in 0..LOOKS_MAX {
-            match self.find(key, &places) {
+            match self.find(key, homes) {
                 Found::At(place, value) => {
                     let (next, result) = change(value);
                     if next.is_none_or(|next| self.swap(place, value, next)) {
@@ -131,7 +134,7 @@ impl Table {
                     }
                 }
                 Found::Changing => spin_loop(),
-                Found::Missing => match self.claim(key, &places, words) {
+                Found::Missing => match self.claim(key, &places(homes), words) {
                     Claim::Won { place, last } => {
                         let (next, result) = change(words.fresh(place, last));
                         match next {
@@ -167,18 +170,25 @@ impl Table {
             .filter(|value| *value != BUSY)
     }
 
-    fn find(&self, key: u64, places: &[Place; PLACES]) -> Found {
-        for &place in places {
-            let slot = self.slot(place);
-            if slot.key.load(SeqCst) != key {
-                continue;
+    fn find(&self, key: u64, homes: [u32; 2]) -> Found {
+        let [Some(first), Some(second)] = homes.map(|home| self.lines.get(home as usize)) else {
+            return Found::Missing;
+        };
+        // By turns, so that both lines are on their way from memory at once.
+        for ((a, b), step) in first.0.iter().zip(&second.0).zip(0..) {
+            for (slot, home) in [a, b].into_iter().zip(homes) {
+                if slot.key.load(SeqCst) != key {
+                    continue;
+                }
+                // The value is read before the key, so that swapping this very value proves the
+                // key.
+                let value = slot.value.load(SeqCst);
+                if slot.key.load(SeqCst) != key {
+                    continue;
+                }
+                let there = Found::At(Place(home * STEP + step), value);
+                return if value == BUSY { Found::Changing } else { there };
             }
-            // The value is read before the key, so that swapping this very value proves the key.
-            let value = slot.value.load(SeqCst);
-            if slot.key.load(SeqCst) != key {
-                continue;
-            }
-            return if value == BUSY { Found::Changing } else { Found::At(place, value) };
         }
         Found::Missing
     }
@@ -247,21 +257,24 @@ impl Table {
         slot.value.store(shown, SeqCst);
     }
 
-    /// In the order that decides between rivals: the same for every worker.
+    /// The two lines in which a key may live.
     #[expect(clippy::cast_possible_truncation, reason = "`new` keeps every place below 2^32")]
-    fn places(&self, key: u64) -> [Place; PLACES] {
+    fn homes(&self, key: u64) -> [u32; 2] {
         let lines = self.lines.len() as u64;
         let first = ((key >> 32) * lines) >> 32;
         let other = ((key & u64::from(u32::MAX)) * lines) >> 32;
         let second = if other == first { (first + 1) % lines } else { other };
-        core::array::from_fn(|i| {
-            let line = if i < SLOTS { first } else { second };
-            Place((line as usize * SLOTS + i % SLOTS) as u32)
-        })
+        [first as u32, second as u32]
     }
 
     fn slot(&self, place: Place) -> &Slot {
         let index = place.0 as usize;
         &self.lines[index / SLOTS].0[index % SLOTS]
     }
+}
+
+/// In the order that decides between rivals: the same for every worker.
+fn places([first, second]: [u32; 2]) -> [Place; PLACES] {
+    let [a, b] = [first * STEP, second * STEP];
+    [a, a + 1, a + 2, a + 3, b, b + 1, b + 2, b + 3].map(Place)
 }

@@ -14,7 +14,7 @@ use crate::unit::Rate;
 
 const MS: u64 = 1_000_000;
 
-fn gcra(tokens: u64, period_ms: u64, burst: u32) -> Meter {
+pub(super) fn gcra(tokens: u64, period_ms: u64, burst: u32) -> Meter {
     Meter::Bucket(plain(tokens, period_ms, burst))
 }
 
@@ -33,7 +33,7 @@ pub(super) fn at(ms: u64) -> Now {
     Now { at: Instant::from_nanos(ms * MS), wall: Wall(ms / 1000) }
 }
 
-fn takes(ledger: &Ledger, ms: u64, n: u64, meter: Meter) -> bool {
+pub(super) fn takes(ledger: &Ledger, ms: u64, n: u64, meter: Meter) -> bool {
     ledger.take(at(ms), key(n), meter, 1).is_ok()
 }
 

@@ -195,7 +195,51 @@ mod tests {
         assert!(Gcra::new(rate(u64::MAX, 1).unwrap(), 1).is_some());
     }
 
+    /// The bucket as textbooks have it: a level that is filled at each look, in units of which a
+    /// tick brings one.
+    struct Bucket {
+        level: u128,
+        at: u64,
+    }
+
+    impl Bucket {
+        fn take(&mut self, gcra: Gcra, now: u64, cost: u32) -> bool {
+            let filled = self.level + u128::from(now.saturating_sub(self.at));
+            (self.level, self.at) = (filled.min(gcra.room.into()), now);
+            let left = self.level.checked_sub(u128::from(gcra.token) * u128::from(cost));
+            self.level = left.unwrap_or(self.level);
+            left.is_some()
+        }
+    }
+
     proptest! {
+        /// It is the bucket, decision by decision; and how often somebody looks or is refused
+        /// between two requests fills nothing and loses nothing.
+        #[test]
+        fn it_is_a_bucket_of_tokens_however_the_time_is_split(
+            token_ns in 1_u64..5_000_000,
+            burst in 1_u32..50,
+            asks in prop::collection::vec((0_u64..50_000_000, 1_u32..4, 0_u64..4), 1..200),
+        ) {
+            let gcra = gcra(1, Duration::from_nanos(token_ns), burst);
+            let mut bucket = Bucket { level: gcra.room.into(), at: 0 };
+            let (mut now, mut state) = (1, 0);
+            for (gap, cost, looks) in asks {
+                for look in 1..=looks {
+                    // Refused, whatever there is.
+                    let then = at(now + gap * look / (looks + 1));
+                    prop_assert!(gcra.take(state, then, burst + 1).is_err());
+                    prop_assert!(!bucket.take(gcra, then, burst + 1));
+                }
+                now += gap;
+                let got = gcra.take(state, at(now), cost);
+                prop_assert_eq!(got.is_ok(), bucket.take(gcra, at(now), cost), "at {}", now);
+                state = got.unwrap_or(state);
+                let left = u32::try_from(bucket.level / u128::from(gcra.token)).unwrap();
+                prop_assert_eq!(gcra.level(state, at(now)).left, left);
+            }
+        }
+
         /// Never above burst + rate x time, in any window, whatever the gaps and costs; and the
         /// stated wait is tight to the nanosecond.
         #[test]

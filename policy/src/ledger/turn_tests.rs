@@ -1,0 +1,124 @@
+//! The ledger under workers that interrupt each other at every step: what is admitted is what some
+//! order of them would have admitted.
+
+use core::sync::atomic::AtomicU64;
+use core::sync::atomic::Ordering::Relaxed;
+
+use super::tests::{at, gcra, key, takes};
+use super::words::interleave;
+use super::*;
+use crate::mechanism::sliding::Sliding;
+
+/// One an hour, and one a second.
+fn slow() -> Meter {
+    gcra(1, 3_600_000, 1)
+}
+
+fn fast() -> Meter {
+    gcra(1, 1000, 1)
+}
+
+fn log() -> Meter {
+    Meter::Sliding(Sliding::new(1, Duration::from_secs(3600)).unwrap())
+}
+
+/// A ledger, and how many the first key and the other were admitted.
+struct World {
+    ledger: Ledger,
+    meter: Meter,
+    passed: [AtomicU64; 2],
+}
+
+impl World {
+    fn new(meter: Meter, prepare: impl Fn(&Ledger)) -> Self {
+        let ledger = Ledger::new(8, [0; 16]);
+        prepare(&ledger);
+        Self { ledger, meter, passed: Default::default() }
+    }
+
+    fn take(&self, ms: u64, n: u64) {
+        let passed = takes(&self.ledger, ms, n, self.meter);
+        self.passed[usize::from(n == 99)].fetch_add(passed.into(), Relaxed);
+    }
+
+    fn passed(&self) -> [u64; 2] {
+        self.passed.each_ref().map(|passed| passed.load(Relaxed))
+    }
+
+    /// Those that were admitted, and one more if there is one left.
+    fn in_all(&self, ms: u64, n: u64) -> u64 {
+        self.take(ms, n);
+        self.passed()[usize::from(n == 99)]
+    }
+}
+
+#[test]
+fn a_key_that_workers_bring_at_once_is_counted_once() {
+    for meter in [slow(), log()] {
+        let take: fn(&World) = |world| world.take(5000, 1);
+        let judge = |world: &World| {
+            assert_eq!(world.in_all(5000, 1), 1, "{meter:?}");
+            let held = world.ledger.keys() + world.ledger.blocks().unwrap_or(0);
+            assert_eq!(held, 1, "{meter:?}: in two places");
+        };
+        let runs = interleave(|| World::new(meter, |_| {}), [take; 3], judge);
+        assert!(runs > 1000, "{runs}");
+    }
+}
+
+#[test]
+fn a_place_that_changes_hands_under_its_owner_keeps_the_counts_apart() {
+    // The first key's place is the only one that may be forgotten, and its owner comes back.
+    let prepare = |ledger: &Ledger| {
+        assert!(takes(ledger, 1000, 1, fast()));
+        (2..=8).for_each(|n| assert!(takes(ledger, 1000, n, slow())));
+    };
+    let owner: fn(&World) = |world| world.take(9000, 1);
+    let other: fn(&World) = |world| world.take(9000, 99);
+    let judge = |world: &World| {
+        assert!(world.in_all(9000, 1) <= 1 && world.in_all(9000, 99) <= 1, "{:?}", world.passed());
+    };
+    let runs = interleave(|| World::new(fast(), prepare), [owner, other, owner], judge);
+    assert!(runs > 1000, "{runs}");
+}
+
+#[test]
+fn what_is_taken_from_the_overflow_while_the_key_finds_room_stays_taken() {
+    let prepare = |ledger: &Ledger| (1..=8).for_each(|n| assert!(takes(ledger, 1000, n, fast())));
+    // To the one all places are held, to the others all may be forgotten.
+    let early: fn(&World) = |world| world.take(1000, 99);
+    let late: fn(&World) = |world| world.take(9000, 99);
+    let judge = |world: &World| assert_eq!(world.in_all(10_000, 99), 1);
+    let runs = interleave(|| World::new(slow(), prepare), [early, late, late], judge);
+    assert!(runs > 1000, "{runs}");
+}
+
+#[test]
+fn what_is_given_back_while_others_take_is_there_once() {
+    for meter in [slow(), log()] {
+        let fickle: fn(&World) = |world| {
+            if let Ok(taken) = world.ledger.take(at(5000), key(1), world.meter, 1) {
+                world.ledger.give_back(&taken.receipt, world.meter);
+            }
+        };
+        let take: fn(&World) = |world| world.take(5000, 1);
+        let judge = |world: &World| assert!(world.in_all(5000, 1) <= 1, "{meter:?}");
+        interleave(|| World::new(meter, |_| {}), [fickle, take, take], judge);
+    }
+}
+
+#[test]
+fn one_permit_is_never_out_twice() {
+    let act: fn(&World) = |world| {
+        if let Some((permit, _)) = world.ledger.acquire(key(1), 1) {
+            assert_eq!(world.passed[0].fetch_add(1, Relaxed), 0, "out twice");
+            world.passed[0].fetch_sub(1, Relaxed);
+            world.ledger.release(permit);
+        }
+    };
+    let judge = |world: &World| {
+        assert_eq!(world.ledger.permits(), 0);
+        assert!(world.ledger.acquire(key(1), 1).is_some());
+    };
+    interleave(|| World::new(slow(), |_| {}), [act; 3], judge);
+}
