@@ -4,6 +4,12 @@
 //! `COST='sliding of 1000/100000/50000'` does one kind only, so many keys and decisions, and
 //! measures nothing: for tools that count instructions.
 
+#![expect(
+    clippy::disallowed_types,
+    clippy::disallowed_methods,
+    reason = "a bench has a clock, and is told what to do by its environment"
+)]
+
 #[path = "../tests/written/mod.rs"]
 mod written;
 

@@ -45,7 +45,7 @@ fn summed(keys: Vec<TopKey>) -> Vec<TopKey> {
     let mut all: Vec<_> = whole
         .map(|((limit, hash), (recent, written))| TopKey { limit, hash, written, recent })
         .collect();
-    all.sort_by(|a, b| b.recent.cmp(&a.recent));
+    all.sort_by_key(|heavy| std::cmp::Reverse(heavy.recent));
     all
 }
 

@@ -108,9 +108,6 @@ impl Shared {
         if spec.shadow {
             problem(".shadow", "a limit with a store can't be in shadow", hint);
         }
-        if matches!(spec.cost, Some(CostSpec::Response(_))) {
-            problem(".cost", "a limit with a store can't take its cost from a response", hint);
-        }
         let numbers = numbers(spec, nodes);
         let (terms, share) = (numbers.terms(), numbers.share());
         if terms.is_none() || share.is_none() {
