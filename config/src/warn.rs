@@ -108,4 +108,4 @@ fn used<'d>(document: &'d Document<'_>) -> BTreeSet<(&'static str, &'d str)> {
 
 /// Keys of a route that are about what is sent to an upstream.
 const FORWARDING: &[&str] =
-    &["timeout", "retries", "strip_prefix", "add_prefix", "request_headers"];
+    &["timeout", "retries", "cache", "strip_prefix", "add_prefix", "request_headers"];

@@ -8,6 +8,7 @@ use sluice_policy::decision::{Decision, Event};
 use sluice_policy::facts::Facts;
 use sluice_policy::flight::{Ending, Finish, Flight};
 
+use crate::cache::Recorder;
 use crate::http::answer::Page;
 use crate::http::{ClientFault, Exchange, Sent, Told};
 use crate::runtime;
@@ -36,7 +37,9 @@ pub(crate) async fn serve<X: Exchange>(worker: &Rc<Worker>, exchange: &mut X) {
                     Called::Client(fault) => break excuse(exchange, fault).await,
                 }
             }
-            Decision::Relay => break relay(exchange, guard.flight(), response.take()).await,
+            Decision::Relay => {
+                break relay(worker, exchange, guard.flight(), response.take()).await;
+            }
             Decision::Answer(answer) => {
                 if let Some(response) = response.take() {
                     response.discard(worker);
@@ -50,8 +53,19 @@ pub(crate) async fn serve<X: Exchange>(worker: &Rc<Worker>, exchange: &mut X) {
                 runtime::sleep(until.since(worker.now().at)).await;
                 Event::Woke
             }
-            // Nothing is stored yet, and no fact is learnt later than with the head.
-            Decision::Serve(_) => Event::Missed,
+            Decision::Serve(lookup) => {
+                let now = worker.now_cached().at;
+                match worker.cache.find(&lookup, exchange.head().headers(), now) {
+                    Some(found) => {
+                        if let Some(response) = response.take() {
+                            response.discard(worker);
+                        }
+                        break exchange.serve(&found, told(guard.flight())).await;
+                    }
+                    None => Event::Missed,
+                }
+            }
+            // No fact is learnt later than with the head.
             Decision::Learn(_) => Event::Learned,
         };
     };
@@ -67,14 +81,25 @@ async fn excuse<X: Exchange>(exchange: &mut X, fault: ClientFault) -> Sent {
     exchange.answer(&page, Told::default()).await
 }
 
-async fn relay<X: Exchange>(exchange: &mut X, flight: &Flight, response: Option<Response>) -> Sent {
-    match response {
-        Some(response) => exchange.relay(response, told(flight)).await,
-        None => {
-            debug_assert!(false, "policy relays only what has come");
-            Sent { finish: Finish::Fault, ..Sent::GONE }
-        }
+async fn relay<X: Exchange>(
+    worker: &Worker,
+    exchange: &mut X,
+    flight: &Flight,
+    response: Option<Response>,
+) -> Sent {
+    let Some(response) = response else {
+        debug_assert!(false, "policy relays only what has come");
+        return Sent { finish: Finish::Fault, ..Sent::GONE };
+    };
+    let (facts, now) = (exchange.facts(), worker.now_cached());
+    let mut recorder = Recorder::begin(&worker.cache, flight, &facts, &response, now);
+    let sent = exchange.relay(response, told(flight), recorder.as_mut()).await;
+    if sent.finish == Finish::Whole
+        && let Some(recorder) = recorder
+    {
+        worker.cache.keep(recorder);
     }
+    sent
 }
 
 fn told(flight: &Flight) -> Told<'_> {

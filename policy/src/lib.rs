@@ -7,6 +7,7 @@
 #![forbid(unsafe_code)]
 
 pub mod admit;
+pub mod cache;
 mod compile;
 mod course;
 pub mod decision;
@@ -34,6 +35,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use crate::admit::Chain;
+use crate::cache::Caching;
 use crate::course::over;
 use crate::decision::{Answer, Decision, Event};
 use crate::degrade::Switches;
@@ -120,6 +122,7 @@ impl Policy {
             otherwise: Otherwise::Answer(Answer::problem(503, "upstream.none")),
             trail: flight::Trail::default(),
             parked: None,
+            caching: Caching::default(),
         }
     }
 
@@ -147,6 +150,7 @@ impl Policy {
                 self.recover(now, flight, failure, replayable && idempotent(facts.method))
             }
             (Phase::Waiting, Event::Woke) => self.woke(now, flight),
+            (Phase::Looking, Event::Missed) => self.missed(now, flight),
             // A caller that brings an event out of order is told so, and the request is over.
             (
                 Phase::New
@@ -156,6 +160,7 @@ impl Policy {
                 | Phase::Queued
                 | Phase::Calling
                 | Phase::Waiting
+                | Phase::Looking
                 | Phase::Over,
                 Event::Arrived
                 | Event::Learned
@@ -185,7 +190,7 @@ impl Policy {
             self.chain.end(&self.ledger, &plan.rules, route, &mut flight);
         }
         debug_assert!(flight.permit.is_none(), "a filter kept a permit");
-        let last = flight.tries.last;
+        let (last, cache) = (flight.tries.last, flight.cache_use());
         Record {
             route: flight.route,
             upstream: last.map(|spot| spot.upstream),
@@ -198,6 +203,7 @@ impl Policy {
             violated: flight.violated,
             ending,
             trail: flight.trail,
+            cache,
             plan: flight.plan,
         }
     }

@@ -9,6 +9,7 @@ use siphasher::sip::SipHasher13;
 use crate::admit::Rules;
 use crate::admit::bound::Promise;
 use crate::admit::rate_limit::Limits;
+use crate::cache;
 use crate::degrade::Fallback;
 use crate::draft::Balance;
 use crate::draft::retry::Retry;
@@ -66,9 +67,11 @@ key! {
     RouteKey
     /// A hash of the name of a group of routes.
     GroupKey
-    /// A hash of what the stored response depends on.
-    CacheKey
 }
+
+/// A hash of what a stored response depends on. Known to this process alone.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct CacheKey(pub u128);
 
 /// Compiled, checked, immutable. `Plan::compile` is the only way to make one.
 #[derive(Debug)]
@@ -92,6 +95,7 @@ pub struct Route {
     /// It lives on in survival mode.
     pub vital: bool,
     pub(crate) fallback: Option<Fallback>,
+    pub(crate) cache: Option<cache::Rule>,
     pub(crate) target: Target,
     /// From the request's arrival to the response's head.
     pub(crate) timeout: Duration,
@@ -256,6 +260,13 @@ impl Plan {
     /// Limits that are counted over several gateways: name, rule, and how the store counts them.
     pub fn shared(&self) -> impl Iterator<Item = (&str, u64, Terms)> {
         self.limits.shared()
+    }
+
+    /// Every rule by which responses are kept: the route's name, and the edition of the rule. Copies
+    /// of any other edition are of no use.
+    pub fn cache_editions(&self) -> impl Iterator<Item = (&str, u64)> {
+        let rule = |route: &Route| route.cache.as_ref().map(|rule| rule.edition);
+        self.routes.iter().filter_map(move |route| Some((route.name.as_str(), rule(route)?)))
     }
 
     /// What each limit promises, for operators.

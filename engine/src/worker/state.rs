@@ -8,6 +8,7 @@ use std::sync::Arc;
 
 use sluice_config::Config;
 use sluice_policy::Policy;
+use sluice_policy::cache::Use;
 use sluice_policy::decision::{Decision, Event};
 use sluice_policy::facts::Facts;
 use sluice_policy::flight::{Ending, Flight, Record};
@@ -17,6 +18,7 @@ use tokio::sync::Notify;
 
 use super::{DRAIN_IDLE, Message, Seat};
 use crate::buffer::Buffers;
+use crate::cache::Cache;
 use crate::clock::{Clock, WallOffset};
 use crate::http::head::Head;
 use crate::http::parse::{BadHead, HeadRules};
@@ -34,6 +36,7 @@ pub(crate) struct Worker {
     pub(crate) cells: Arc<Cells>,
     pub(crate) sweeper: Rc<Sweeper>,
     pub(crate) pools: Pools,
+    pub(crate) cache: Cache,
     pub(crate) buffers: Buffers,
     pub(crate) ids: Ids,
     pub(crate) stop: Stop,
@@ -120,6 +123,7 @@ impl Worker {
         Rc::new(Self {
             sweeper: Sweeper::new(now.at),
             pools,
+            cache: Cache::new(config.server.cache_memory, Arc::clone(&cells)),
             buffers: Buffers::default(),
             stop: Stop::default(),
             clients: RefCell::default(),
@@ -166,12 +170,10 @@ impl Worker {
 
     pub(crate) fn decide(&self, facts: &Facts<'_>, flight: &mut Flight, event: Event) -> Decision {
         let now = match event {
-            Event::Arrived => self.now_cached(),
-            Event::Learned
-            | Event::Responded { .. }
-            | Event::Failed { .. }
-            | Event::Woke
-            | Event::Missed => self.now(),
+            Event::Arrived | Event::Missed => self.now_cached(),
+            Event::Learned | Event::Responded { .. } | Event::Failed { .. } | Event::Woke => {
+                self.now()
+            }
         };
         let mut policy = self.policy.borrow_mut();
         let decision = policy.decide(now, facts, flight, event);
@@ -247,11 +249,13 @@ impl Worker {
             Message::Adopt(generation) => {
                 let config = &generation.config;
                 self.pools.adopt(&config.plan, &generation.addresses);
+                self.cache.adopt(&config.plan, config.server.cache_memory);
                 self.policy.borrow_mut().adopt(Arc::clone(&config.plan));
                 self.current.replace(Current::new(config, &self.cells));
             }
             Message::Vitals(out) => self.signal(Signal::Vitals { out: &out }),
             Message::Switches(switches) => self.signal(Signal::Switches(&switches)),
+            Message::Purge(route) => self.cache.purge(route),
             Message::Drain => self.stop.stop(),
             Message::Inspect(reply) => {
                 let snapshot = self.policy.borrow().inspect(self.now());
@@ -308,12 +312,14 @@ impl Current {
                 Some(route) => {
                     route.count(method, status, took);
                     route.count_degraded(record.degraded());
+                    route.count_cache(record.cache.map(Use::name));
                 }
                 None => {
                     if let Some(route) = record.plan().route(id) {
                         let route = cells.route(&route.name);
                         route.count(method, status, took);
                         route.count_degraded(record.degraded());
+                        route.count_cache(record.cache.map(Use::name));
                     }
                 }
             }

@@ -269,6 +269,7 @@ mod tests {
             timeout: None,
             retries: None,
             fallback: None,
+            cache: None,
             group: None,
             vital: false,
             strip_prefix: None,

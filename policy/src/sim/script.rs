@@ -9,6 +9,7 @@ use crate::admit::Specs;
 use crate::admit::concurrency::ConcurrencySpec;
 use crate::admit::rate_limit::{Kind, LimitSpec};
 use crate::admit::size::SizeSpec;
+use crate::cache::CacheSpec;
 use crate::decision::{Decision, Event, Failure};
 use crate::degrade::FallbackSpec;
 use crate::draft::breaker::BreakerSpec;
@@ -116,6 +117,7 @@ fn plan(matches: &str) -> Option<Plan> {
         eject: None,
         health: Some(HealthSpec::default()),
     };
+    let kept = CacheSpec { key: vec!["header:x".to_owned()], ..CacheSpec::default() };
     let route = RouteSpec {
         matches: matches.to_owned(),
         also: WhereSpec::default(),
@@ -129,6 +131,7 @@ fn plan(matches: &str) -> Option<Plan> {
             ..RetrySpec::default()
         }),
         fallback: Some(FallbackSpec::default()),
+        cache: Some(CacheSpec { stale: Some(Span(core::time::Duration::MAX)), ..kept }),
         group: None,
         vital: false,
         strip_prefix: None,
