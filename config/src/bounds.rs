@@ -9,7 +9,6 @@ use crate::check::fault;
 use crate::document::Document;
 use crate::reader::Reader;
 use crate::scalar::Listening;
-use crate::store::{NODES_MAX, StoreTable};
 use crate::written::{AdminTable, ServerTable};
 
 pub(crate) fn check(
@@ -20,14 +19,6 @@ pub(crate) fn check(
 ) {
     numbers(document, reader, server);
     addresses(document, reader, server, admin);
-}
-
-pub(crate) fn store(document: &Document<'_>, reader: &mut Reader, store: &StoreTable) {
-    let nodes = store.redis.as_ref().map_or(1, |redis| redis.nodes);
-    if !(1..=NODES_MAX).contains(&nodes) {
-        let (path, hint) = ("store.redis.nodes", Some(format!("write 1 to {NODES_MAX}")));
-        reader.note(fault(path, document.underline(path), "out of bounds".to_owned(), hint));
-    }
 }
 
 fn numbers(document: &Document<'_>, reader: &mut Reader, server: &ServerTable) {

@@ -16,7 +16,7 @@ use crate::model::Config;
 use crate::near;
 use crate::problem::{Problem, Problems, Severity};
 use crate::reader::{Depends, FAULTS_MAX, Fault, Keys, Reader, unknown_key};
-use crate::store::StoreTable;
+use crate::store::{self, StoreTable};
 use crate::syntax::{self, Recovered};
 use crate::written::{AdminTable, LogTable, ServerTable};
 use crate::{bounds, diff, identity, later, warn};
@@ -35,7 +35,7 @@ pub fn parse(text: &str) -> Result<Config, Problems> {
     references(&document, &mut reader);
     identity::refuse(&document, &mut reader);
     bounds::check(&document, &mut reader, &written.server, &written.admin);
-    bounds::store(&document, &mut reader, &written.store);
+    store::check(&document, &mut reader, &written.store);
     let Written { server, admin, log, store, draft } = written;
     let plan = compile(&document, &mut reader, draft);
     match plan {
@@ -65,16 +65,19 @@ impl Written {
     fn read(document: &Document<'_>, reader: &mut Reader) -> Self {
         root(document, reader);
         let store: StoreTable = table(document, reader, "store");
+        let server: ServerTable = table(document, reader, "server");
         Self {
-            server: table(document, reader, "server"),
             admin: table(document, reader, "admin"),
             log: table(document, reader, "log"),
             draft: Draft {
                 upstreams: each(document, reader, "upstream", PLACEHOLDER_UPSTREAM),
                 limits: each(document, reader, "limit", PLACEHOLDER_LIMIT),
                 routes: routes(document, reader),
+                shed: table(document, reader, "shed"),
                 nodes: store.redis.as_ref().map(|redis| redis.nodes),
+                zone: server.zone.clone(),
             },
+            server,
             store,
         }
     }
@@ -253,7 +256,8 @@ fn kind(value: &DeValue<'_>) -> &'static str {
 }
 
 const VERSION: u32 = 1;
-const ROOT: &[&str] = &["version", "server", "admin", "log", "store", "upstream", "limit", "route"];
+const ROOT: &[&str] =
+    &["version", "server", "admin", "log", "store", "shed", "upstream", "limit", "route"];
 /// Tables of named tables.
 pub(crate) const NAMED: &[&str] = &["upstream", "limit", "route"];
 const NAME_MAX: usize = 64;

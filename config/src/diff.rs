@@ -102,7 +102,8 @@ pub(crate) fn tree(
     let named = NAMED.iter().filter_map(|key| {
         document.at(&[key]).map(|node| ((*key).to_owned(), as_json(node.get_ref())))
     });
-    iter::chain(own, named).collect()
+    let shed = document.at(&["shed"]).map(|node| ("shed".to_owned(), as_json(node.get_ref())));
+    iter::chain(own, named).chain(shed).collect()
 }
 
 fn as_json(value: &DeValue<'_>) -> Value {

@@ -17,7 +17,10 @@ pub(crate) fn refuse(document: &Document<'_>, reader: &mut Reader) {
             .into_iter()
             .filter_map(move |of| Some((format!("route.{name}.{of}.key"), node.get_ref().get(of)?)))
     });
-    for (path, table) in limits.chain(routes) {
+    let upstreams = document.named("upstream").filter_map(|(name, node)| {
+        Some((format!("upstream.{name}.balance.key"), node.get_ref().get("balance")?))
+    });
+    for (path, table) in limits.chain(routes).chain(upstreams) {
         let parts = table.get_ref().get("key").and_then(|key| key.get_ref().as_array());
         for (i, node) in parts.into_iter().flatten().enumerate() {
             let DeValue::String(part) = node.get_ref() else { continue };

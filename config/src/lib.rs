@@ -7,6 +7,7 @@
 
 mod bounds;
 mod check;
+mod deadline;
 mod diff;
 mod document;
 mod identity;
@@ -28,11 +29,11 @@ mod written;
 pub use check::parse;
 pub use diff::{Change, Effect, diff};
 pub use model::{
-    AccessLog, Admin, Config, EncodedSlashes, Hide, Io, LimitHeaders, Listen, Log, LogTarget,
-    RedisStore, Server,
+    AccessLog, Admin, Config, DeadlineHeader, EncodedSlashes, Hide, Io, LimitHeaders, Listen, Log,
+    LogTarget, RedisPlace, RedisStore, Server,
 };
 pub use problem::{Position, Problem, Problems, Severity, render};
 pub use reference::reference;
 pub use schema::schema;
 pub use secret::SecretRef;
-pub use store::StoreUrl;
+pub use store::{Server as StoreServer, StoreUrl};

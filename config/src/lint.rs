@@ -6,12 +6,15 @@ use core::time::Duration;
 use sluice_policy::unit::Span;
 
 use crate::document::Document;
+use crate::written::ServerTable;
 
 /// A place, what is odd there, and what to do about it.
 pub(crate) type Finding = (String, String, String);
 
-pub(crate) fn findings(document: &Document<'_>) -> Vec<Finding> {
+pub(crate) fn findings(document: &Document<'_>, server: &ServerTable) -> Vec<Finding> {
     let mut found = Vec::new();
+    // None is one per core.
+    let workers = server.workers.0.map(|workers| u32::from(workers.get()));
     for (name, route) in document.named("route") {
         let path = format!("route.{name}");
         let route = route.get_ref();
@@ -23,8 +26,11 @@ pub(crate) fn findings(document: &Document<'_>) -> Vec<Finding> {
             found.push((format!("{path}.retries"), message.to_owned(), hint));
         }
         times(document, &path, to, &mut found);
+        order(document, &path, to, &mut found);
+        lonely(document, &path, to, &mut found);
     }
     for (name, _) in document.named("upstream") {
+        pool(document, name, workers, &mut found);
         for at in ["breaker", "eject.breaker"] {
             let path = format!("upstream.{name}.{at}.min_requests");
             let keys: Vec<&str> = path.split('.').collect();
@@ -60,5 +66,59 @@ fn times(document: &Document<'_>, path: &str, to: &str, found: &mut Vec<Finding>
     }
 }
 
+/// Who stands further out must wait longer, or work goes on that nobody waits for: the client longer
+/// than the gateway, the gateway longer than the server.
+fn order(document: &Document<'_>, path: &str, to: &str, found: &mut Vec<Finding>) {
+    let span = |path: &str| document.text_at(path)?.parse::<Span>().ok();
+    let (own, client) = (format!("{path}.timeout"), format!("{path}.client_timeout"));
+    let whole = span(&own).unwrap_or(ROUTE_TIMEOUT);
+    if let Some(waits) = span(&client).filter(|waits| *waits <= whole) {
+        let message = format!("clients give up after {waits}, {path} only after {whole}");
+        found.push((client, message, "make the route's `timeout` less than that".to_owned()));
+    }
+    let Some(server) = span(&format!("upstream.{to}.backend.timeout")) else { return };
+    let own = if document.text_at(&own).is_some() { own } else { path.to_owned() };
+    let each = format!("{path}.retries.per_try");
+    for (at, time) in [(own, Some(whole)), (each.clone(), span(&each))] {
+        if let Some(time) = time.filter(|time| *time <= server) {
+            let message = format!("{to} works on for {server}, when nobody waits after {time}");
+            found.push((at, message, "make it more than the server's own timeout".to_owned()));
+        }
+    }
+}
+
+/// More connections than a server has workers only fill its queue.
+fn pool(document: &Document<'_>, name: &str, workers: Option<u32>, found: &mut Vec<Finding>) {
+    let number = |key: &[&str]| -> Option<u64> {
+        let path: Vec<&str> = ["upstream", name].iter().chain(key).copied().collect();
+        document.at(&path)?.get_ref().as_integer()?.as_str().parse().ok()
+    };
+    let Some(theirs) = number(&["backend", "workers"]) else { return };
+    let each = number(&["connections"]).unwrap_or(CONNECTIONS);
+    let all = each.saturating_mul(workers.unwrap_or(1).into());
+    if all > theirs {
+        let times = match workers {
+            Some(workers) => format!("{workers} workers of {each} connections each"),
+            None => format!("{each} connections for each core"),
+        };
+        let message = format!("{times}, and each server works on {theirs} requests at once");
+        let hint = "give it fewer `connections`; a short `queue` evens out bursts".to_owned();
+        found.push((format!("upstream.{name}.backend.workers"), message, hint));
+    }
+}
+
+/// A hedge needs somewhere else to go.
+fn lonely(document: &Document<'_>, path: &str, to: &str, found: &mut Vec<Finding>) {
+    let at = format!("{path}.retries.hedge");
+    let keys: Vec<&str> = at.split('.').collect();
+    let hedges = document.at(&keys).and_then(|node| node.get_ref().as_bool()).unwrap_or(false);
+    let servers = document.at(&["upstream", to, "servers"]).and_then(|s| s.get_ref().as_array());
+    if hedges && servers.is_some_and(|servers| servers.len() < 2) {
+        let message = format!("{to} has one server, so there is none to hedge with");
+        found.push((at, message, "take it out, or add a server".to_owned()));
+    }
+}
+
+const CONNECTIONS: u64 = 64;
 const REQUESTS_MIN: u32 = 20;
 const ROUTE_TIMEOUT: Span = Span(Duration::from_secs(10));

@@ -3,16 +3,18 @@
 use core::net::SocketAddr;
 use core::num::NonZeroU16;
 use core::time::Duration;
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use serde_json::Value;
 use sluice_policy::plan::Plan;
 use sluice_policy::unit::{Network, Ratio};
 
+pub use crate::deadline::DeadlineHeader;
 use crate::problem::Problem;
 pub use crate::scalar::{Hide, LogTarget};
 use crate::secret::SecretRef;
-use crate::store::{RedisTable, StoreUrl};
+use crate::store::{RedisTable, Server as StoreServer, StoreUrl};
 use crate::written::{AdminTable, LogTable, ServerTable};
 pub use crate::written::{EncodedSlashes, Io, LimitHeaders};
 
@@ -59,6 +61,8 @@ pub struct Server {
     /// Per worker.
     pub cache_memory: u64,
     pub limit_headers: LimitHeaders,
+    /// None tells servers nothing of the time that is left.
+    pub deadline_header: Option<DeadlineHeader>,
     /// Lower case; a name that ends in `*` stands for all that begin so. Besides `x-user-*`,
     /// `x-tenant-id` and `x-internal-*`.
     pub identity_headers: Vec<String>,
@@ -96,20 +100,46 @@ pub struct AccessLog {
 /// A Redis.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RedisStore {
-    pub url: StoreUrl,
+    pub place: RedisPlace,
+    pub user: Option<String>,
+    pub password: Option<SecretRef>,
+    pub sentinel_password: Option<SecretRef>,
+    /// Of an address, its scheme says it.
+    pub tls: bool,
+    pub ca: Option<PathBuf>,
+    /// And its key.
+    pub certificate: Option<(PathBuf, PathBuf)>,
     /// How many gateways share it.
     pub nodes: u32,
+}
+
+/// How to find the server that holds a key.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum RedisPlace {
+    One(StoreUrl),
+    Sentinels { servers: Vec<StoreServer>, master: String },
+    Cluster(Vec<StoreServer>),
 }
 
 impl Config {
     /// Every secret that is needed, with the key it is needed for.
     pub fn secrets(&self) -> impl Iterator<Item = (&'static str, &SecretRef)> {
         let token = self.admin.token.iter().map(|token| ("admin.token", token));
-        let url = self.store.iter().filter_map(|store| match &store.url {
-            StoreUrl::Secret(secret) => Some(("store.redis.url", secret)),
-            StoreUrl::Plain(_) => None,
+        let store = self.store.iter().flat_map(|store| {
+            let url = match &store.place {
+                RedisPlace::One(StoreUrl::Secret(secret)) => Some(secret),
+                RedisPlace::One(StoreUrl::Plain(_))
+                | RedisPlace::Sentinels { .. }
+                | RedisPlace::Cluster(_) => None,
+            };
+            let sentinels = store.sentinel_password.as_ref();
+            [
+                ("store.redis.url", url),
+                ("store.redis.password", store.password.as_ref()),
+                ("store.redis.sentinel_password", sentinels),
+            ]
         });
-        token.chain(url)
+        token.chain(store.filter_map(|(key, secret)| secret.map(|secret| (key, secret))))
     }
 }
 
@@ -133,6 +163,7 @@ impl From<ServerTable> for Server {
             limit_keys: table.limit_keys,
             cache_memory: table.cache_memory.0,
             limit_headers: table.limit_headers,
+            deadline_header: table.deadline_header.0,
             identity_headers: table.identity_headers.into_iter().map(|name| name.0).collect(),
         }
     }
@@ -146,7 +177,23 @@ impl From<AdminTable> for Admin {
 
 impl From<RedisTable> for RedisStore {
     fn from(table: RedisTable) -> Self {
-        Self { url: table.url, nodes: table.nodes }
+        let place = match (table.url, table.sentinels, table.cluster) {
+            (Some(url), _, _) => RedisPlace::One(url),
+            (None, Some(servers), _) => {
+                RedisPlace::Sentinels { servers, master: table.master.unwrap_or_default() }
+            }
+            (None, None, servers) => RedisPlace::Cluster(servers.unwrap_or_default()),
+        };
+        Self {
+            place,
+            user: table.user,
+            password: table.password,
+            sentinel_password: table.sentinel_password,
+            tls: table.tls.unwrap_or(false),
+            ca: table.ca,
+            certificate: table.certificate.zip(table.certificate_key),
+            nodes: table.nodes,
+        }
     }
 }
 

@@ -11,7 +11,7 @@ use crate::schema::schema;
 pub fn reference() -> String {
     let schema = schema();
     let mut page = Page { schema: &schema, text: [INTRODUCTION, MINIMAL, RULES].concat() };
-    for key in ["server", "admin", "log", "store", "upstream", "limit", "route"] {
+    for key in ["server", "admin", "log", "store", "shed", "upstream", "limit", "route"] {
         let table = &schema["properties"][key];
         page.table(key, table);
     }

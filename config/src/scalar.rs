@@ -14,6 +14,8 @@ use serde::de::{self, Visitor};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use sluice_policy::unit::{BadUnit, Span};
 
+use crate::deadline::Deadline;
+
 /// Where the access log goes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum LogTarget {
@@ -293,6 +295,8 @@ text! {
         ["stdout", "file:/var/log/sluice/access.log"];
     Hide: "a header field or a query parameter", r"^(header|query):.+$",
         ["header:authorization", "query:token"];
+    Deadline: "the name of a header field, or off", r"^[0-9A-Za-z._-]+$",
+        ["x-request-timeout-ms", "grpc-timeout", "off"];
     HeaderPattern: "the name of a header field, which may end in *",
         r"^[!#$%&'*+.^_`|~0-9A-Za-z-]+$", ["x-account", "x-account-*"];
 }

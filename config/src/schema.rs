@@ -9,6 +9,7 @@ use serde_json::{Value, json};
 use sluice_policy::admit::rate_limit::LimitSpec;
 use sluice_policy::admit::{FILTERS, Specs};
 use sluice_policy::draft::{RouteSpec, UpstreamSpec};
+use sluice_policy::shed::spec::ShedSpec;
 
 use crate::store::StoreTable;
 use crate::written::{AdminTable, LogTable, ServerTable};
@@ -87,6 +88,8 @@ struct File {
     log: LogTable,
     #[schemars(default)]
     store: StoreTable,
+    #[schemars(default)]
+    shed: ShedSpec,
     /// Services, by name.
     #[schemars(default)]
     upstream: BTreeMap<String, UpstreamSpec>,

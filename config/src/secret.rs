@@ -132,7 +132,8 @@ fn is_variable(name: &str) -> bool {
 const URL: &str = "store.redis.url";
 
 /// Every key that holds a secret.
-const SECRETS: &[&str] = &["admin.token", URL];
+const SECRETS: &[&str] =
+    &["admin.token", URL, "store.redis.password", "store.redis.sentinel_password"];
 
 #[cfg(test)]
 mod tests {

@@ -41,14 +41,9 @@ pub(crate) fn warnings(
         let message = "there is no route, so every request is answered 404".to_owned();
         warn("route", message, "write a [route.NAME] table");
     }
-    for (name, route) in document.named("route") {
-        for key in FORWARDING {
-            if route.get_ref().get("to").is_none() && route.get_ref().get(*key).is_some() {
-                let message = "without `to` this does nothing".to_owned();
-                let hint = "take it out, or send the requests to an upstream";
-                warn(&format!("route.{name}.{key}"), message, hint);
-            }
-        }
+    for path in forwarding_nothing(document) {
+        let hint = "take it out, or send the requests to an upstream";
+        warn(&path, "without `to` this does nothing".to_owned(), hint);
     }
     if let Some(addr) = admin.listen.0
         && !addr.ip().is_loopback()
@@ -80,8 +75,21 @@ pub(crate) fn warnings(
         let message = "every client may claim to be another".to_owned();
         warn("server.trusted_proxies", message, "name the networks of your own proxies");
     }
-    lint::findings(document).into_iter().for_each(|(path, what, hint)| warn(&path, what, &hint));
+    lint::findings(document, server)
+        .into_iter()
+        .for_each(|(path, what, hint)| warn(&path, what, &hint));
     found.into_iter().map(|fault| document.problem(fault, Severity::Warning)).collect()
+}
+
+/// Keys about an upstream, of routes that have none.
+fn forwarding_nothing(document: &Document<'_>) -> Vec<String> {
+    let mut found = Vec::new();
+    for (name, route) in document.named("route") {
+        let (to, route) = (route.get_ref().get("to"), route.get_ref());
+        let idle = FORWARDING.iter().filter(|key| to.is_none() && route.get(**key).is_some());
+        found.extend(idle.map(|key| format!("route.{name}.{key}")));
+    }
+    found
 }
 
 /// Whether the limit is that of every route without one.
@@ -107,5 +115,12 @@ fn used<'d>(document: &'d Document<'_>) -> BTreeSet<(&'static str, &'d str)> {
 }
 
 /// Keys of a route that are about what is sent to an upstream.
-const FORWARDING: &[&str] =
-    &["timeout", "retries", "cache", "strip_prefix", "add_prefix", "request_headers"];
+const FORWARDING: &[&str] = &[
+    "timeout",
+    "client_timeout",
+    "retries",
+    "cache",
+    "strip_prefix",
+    "add_prefix",
+    "request_headers",
+];

@@ -10,6 +10,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use sluice_policy::unit::{ByteSize, Network, Ratio, Span};
 
+use crate::deadline::Deadline;
 use crate::scalar::{
     AdminListen, HeaderPattern, Hide, ListenSpec, Listening, LogTarget, Slow, Workers, any,
 };
@@ -64,9 +65,15 @@ pub(crate) struct ServerTable {
     pub(crate) cache_memory: ByteSize,
     /// How clients are told of the limits they count against.
     pub(crate) limit_headers: LimitHeaders,
+    /// The field that tells servers how much time is left, in milliseconds, for each attempt;
+    /// `"grpc-timeout"` is written as gRPC does, `"off"` tells nothing. A client may say in it that
+    /// it waits for less than the route's `timeout`.
+    pub(crate) deadline_header: Deadline,
     /// Header fields that only the gateway may set: taken off every client's request, besides
     /// `x-user-*`, `x-tenant-id` and `x-internal-*`. A name may end in `*`.
     pub(crate) identity_headers: Vec<HeaderPattern>,
+    /// The zone that this gateway is in. Servers with the same label `zone` are preferred.
+    pub(crate) zone: Option<String>,
 }
 
 impl Default for ServerTable {
@@ -90,7 +97,9 @@ impl Default for ServerTable {
             limit_keys: 262_144,
             cache_memory: ByteSize(64 << 20),
             limit_headers: LimitHeaders::Draft10,
+            deadline_header: Deadline::default(),
             identity_headers: Vec::new(),
+            zone: None,
         }
     }
 }

@@ -388,6 +388,60 @@ fn what_will_hurt_on_a_bad_night_is_a_warning() {
 }
 
 #[test]
+fn who_stands_further_out_should_wait_longer_and_pools_should_fit_their_servers() {
+    let early = "a works on for 5s, when nobody waits after 5s";
+    for (server, of_upstream, of_route, expected) in [
+        ("", "backend = { timeout = \"5s\" }", "", vec![]),
+        ("", "backend = { timeout = \"5s\" }", "timeout = \"5s\"", vec![early]),
+        (
+            "",
+            "backend = { timeout = \"10s\" }",
+            "",
+            vec!["a works on for 10s, when nobody waits after 10s"],
+        ),
+        (
+            "",
+            "eject = \"on\"\nbackend = { timeout = \"5s\" }",
+            "retries = { per_try = \"2s\" }",
+            vec!["a works on for 5s, when nobody waits after 2s"],
+        ),
+        ("", "", "client_timeout = \"11s\"", vec![]),
+        (
+            "",
+            "",
+            "client_timeout = \"10s\"",
+            vec!["clients give up after 10s, route.r only after 10s"],
+        ),
+        ("workers = 2", "backend = { workers = 128 }", "", vec![]),
+        (
+            "workers = 3",
+            "backend = { workers = 128 }",
+            "",
+            vec!["3 workers of 64 connections each, and each server works on 128 requests at once"],
+        ),
+        ("workers = 3", "connections = 40\nbackend = { workers = 128 }", "", vec![]),
+        (
+            "",
+            "backend = { workers = 8 }",
+            "",
+            vec!["64 connections for each core, and each server works on 8 requests at once"],
+        ),
+        ("", "eject = \"on\"", "retries = { hedge = true }", vec![]),
+    ] {
+        let text = format!(
+            "[server]\n{server}\n[upstream.a]\nservers = [\"a:1\", \"b:1\"]\n{of_upstream}\n\
+             [route.r]\nmatch = \"/\"\nto = \"a\"\n{of_route}\n"
+        );
+        let warnings = parse(&text).unwrap().warnings;
+        let found: Vec<&str> = warnings.iter().map(|w| w.message.as_str()).collect();
+        assert_eq!(found, expected, "{text}");
+        let alone = parse(&text.replace(", \"b:1\"", "")).unwrap().warnings;
+        let hedge = alone.iter().any(|w| w.message.contains("none to hedge with"));
+        assert_eq!(hedge, text.contains("hedge"), "{text}");
+    }
+}
+
+#[test]
 fn breakers_and_retries_are_refused_where_they_are_wrong() {
     for (of_upstream, of_route, expected) in [
         ("breaker = \"fuse\"", "", "3:11 there is no breaker called \"fuse\""),

@@ -4,7 +4,8 @@ use std::net::{IpAddr, SocketAddr};
 use std::rc::Rc;
 use std::time::Duration;
 
-use crate::http::h1;
+use crate::http::h1::{self, Guest};
+use crate::http::rest::Rest;
 use crate::runtime::{self, Listener, Socket};
 use crate::worker::Worker;
 
@@ -37,24 +38,40 @@ fn welcome(worker: &Rc<Worker>, socket: Socket, peer: SocketAddr) {
         // Dropped: closed. A reply would cost what the bound is there to save.
         return;
     };
-    let worker = Rc::clone(worker);
-    drop(runtime::spawn(async move {
-        worker.tick_clock();
-        watch(&worker, h1::serve(Rc::clone(&worker), socket, peer)).await;
-        drop(ticket);
-    }));
+    serve(worker, socket, Guest::new(ticket, peer));
 }
 
-/// Serve one connection to its end. A panic ends that connection and is counted; the worker and
-/// everybody else's connections go on.
-async fn watch(worker: &Worker, serving: impl Future<Output = ()>) {
-    if runtime::caught(serving).await.is_err() {
-        worker.cells.panics.add(1);
+/// Wake a connection that has been at rest.
+pub(crate) fn go_on(worker: &Rc<Worker>, rest: Rest) {
+    let (descriptor, guest) = Guest::of(rest);
+    // It can't be registered with the driver: then it is closed.
+    if let Ok(socket) = Socket::again(descriptor) {
+        serve(worker, socket, guest);
     }
 }
 
+fn serve(worker: &Rc<Worker>, socket: Socket, guest: Guest) {
+    let worker = Rc::clone(worker);
+    drop(runtime::spawn(async move {
+        worker.tick_clock();
+        if let Some(rest) = watch(&worker, h1::serve(Rc::clone(&worker), socket, guest)).await {
+            worker.resting.take(&worker.cells, rest);
+        }
+    }));
+}
+
+/// Serve one connection to its end, or its rest. A panic ends that connection and is counted; the
+/// worker and everybody else's connections go on.
+async fn watch<T>(worker: &Worker, serving: impl Future<Output = Option<T>>) -> Option<T> {
+    runtime::caught(serving).await.unwrap_or_else(|_| {
+        worker.cells.panics.add(1);
+        None
+    })
+}
+
 /// One connection's place among the worker's and its address's.
-struct Ticket {
+#[derive(Debug)]
+pub(crate) struct Ticket {
     worker: Rc<Worker>,
     client: Option<IpAddr>,
 }
@@ -110,9 +127,15 @@ mod tests {
         let (news, worker) = (seat.news.clone(), seat.index);
         let ran = runtime::block_on(Wanted::Auto, |driver, fallen| async move {
             let worker = Worker::new(seat);
-            watch(&worker, async { std::panic::resume_unwind(Box::new("a bug")) }).await;
+            let bug = async { std::panic::resume_unwind(Box::new("a bug")) };
+            let _: Option<()> = watch(&worker, bug).await;
             let served = Rc::clone(&worker);
-            watch(&worker, async move { served.cells.connections_total.add(1) }).await;
+            let next = async move { served.cells.connections_total.add(1) };
+            watch(&worker, async {
+                next.await;
+                Some(())
+            })
+            .await;
             (driver, fallen)
         });
         let Ok((driver, fallen)) = ran else { return };

@@ -32,6 +32,12 @@ impl Buffers {
         self.large.borrow_mut().pop().unwrap_or_else(|| Vec::with_capacity(LARGE))
     }
 
+    /// Keep no more spare buffers than a few connections need.
+    pub(crate) fn release(&self) {
+        self.small.borrow_mut().truncate(SPARES_MAX[0] / 16);
+        self.large.borrow_mut().truncate(SPARES_MAX[1] / 16);
+    }
+
     /// Give a buffer back. One that grew to an odd size is let go.
     pub(crate) fn give(&self, mut buffer: Vec<u8>) {
         let (shelf, spares_max) = match buffer.capacity() {

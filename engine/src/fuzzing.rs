@@ -39,7 +39,7 @@ pub fn http_request(input: &[u8]) {
     let peer = IpAddr::V4(Ipv4Addr::LOCALHOST);
     let passport = Passport::new(&ids, &head, peer, (peer, false));
     let mut out = Vec::new();
-    write::request(&mut out, &head, &passport, &Rewrite::default(), "app:80", head.expects);
+    write::request(&mut out, &head, &passport, &Rewrite::default(), "app:80", head.expects, None);
     let end = out.len();
     assert_eq!(Scan::default().run(&out), Scanned::Head(end), "one head is sent on");
     let sent = request(&out, end).expect("what is sent on is as strict");

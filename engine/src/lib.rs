@@ -24,5 +24,6 @@ mod proxy;
 pub mod runtime;
 mod store;
 mod sweep;
+mod sys;
 mod upstream;
 mod worker;

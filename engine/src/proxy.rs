@@ -4,15 +4,16 @@
 
 use std::rc::Rc;
 
-use sluice_policy::decision::{Decision, Event};
-use sluice_policy::facts::Facts;
+use sluice_policy::decision::{Call, Decision, Event, Failure};
+use sluice_policy::facts::{Facts, Headers};
 use sluice_policy::flight::{Ending, Finish, Flight};
 
 use crate::cache::Recorder;
 use crate::http::answer::Page;
-use crate::http::{ClientFault, Exchange, Sent, Told};
+use crate::http::{ClientFault, Exchange, Sent, Told, while_there};
 use crate::runtime;
 use crate::upstream::response::Response;
+use crate::upstream::slow::Slow;
 use crate::upstream::{self, Called};
 use crate::worker::Worker;
 
@@ -20,45 +21,56 @@ use crate::worker::Worker;
 pub(crate) async fn serve<X: Exchange>(worker: &Rc<Worker>, exchange: &mut X) {
     let mut guard = Guard::begin(worker, &exchange.facts());
     let mut event = Event::Arrived;
-    let mut response = None;
+    let (mut response, mut slow) = (None, None);
     let sent = loop {
-        event = match guard.decide(&exchange.facts(), event) {
+        let decision = guard.decide(&exchange.facts(), event);
+        event = match decision {
             Decision::Call(call) => {
                 if let Some(refused) = response.take() {
-                    Response::discard(refused, worker);
+                    discard(worker, exchange, refused).await;
                 }
-                match upstream::call(worker, exchange, guard.flight(), call).await {
-                    Called::Responded(head) => {
-                        let status = head.head().status;
-                        response = Some(head);
-                        Event::Responded { status }
-                    }
-                    Called::Failed { failure, replayable } => Event::Failed { failure, replayable },
-                    Called::Client(fault) => break excuse(exchange, fault).await,
+                let called = upstream::call(worker, exchange, guard.flight(), call).await;
+                match heard(called, &mut response, &mut slow) {
+                    Ok(event) => event,
+                    Err(fault) => break excuse(exchange, fault).await,
+                }
+            }
+            Decision::Hedge(_) | Decision::Await => {
+                let second = if let Decision::Hedge(call) = decision { Some(call) } else { None };
+                let called = wait(worker, exchange, guard.flight(), slow.take(), second).await;
+                match heard(called, &mut response, &mut slow) {
+                    Ok(event) => event,
+                    Err(fault) => break excuse(exchange, fault).await,
                 }
             }
             Decision::Relay => {
+                if let Some(response) = &response {
+                    guard.settle(&exchange.facts(), response);
+                }
                 break relay(worker, exchange, guard.flight(), response.take()).await;
             }
             Decision::Answer(answer) => {
-                if let Some(response) = response.take() {
-                    response.discard(worker);
+                if let Some(refused) = response.take() {
+                    discard(worker, exchange, refused).await;
                 }
                 let flight = guard.flight();
                 let id = exchange.passport().request_id(exchange.head());
-                let page = Page::of(&answer, flight.plan(), &exchange.facts(), id);
+                let page = Page::of(&answer, flight, &exchange.facts(), id);
                 break exchange.answer(&page, told(flight)).await;
             }
             Decision::Wait(until) => {
-                runtime::sleep(until.since(worker.now().at)).await;
-                Event::Woke
+                let over = runtime::sleep(until.since(worker.now().at));
+                match while_there(exchange, over).await {
+                    Some(()) => Event::Woke,
+                    None => break Sent::GONE,
+                }
             }
             Decision::Serve(lookup) => {
                 let now = worker.now_cached().at;
                 match worker.cache.find(&lookup, exchange.head().headers(), now) {
                     Some(found) => {
-                        if let Some(response) = response.take() {
-                            response.discard(worker);
+                        if let Some(refused) = response.take() {
+                            discard(worker, exchange, refused).await;
                         }
                         break exchange.serve(&found, told(guard.flight())).await;
                     }
@@ -72,6 +84,53 @@ pub(crate) async fn serve<X: Exchange>(worker: &Rc<Worker>, exchange: &mut X) {
     guard.end(exchange, sent);
 }
 
+/// What policy is told of it; what is kept for later goes where it is kept.
+fn heard(
+    called: Called,
+    response: &mut Option<Response>,
+    slow: &mut Option<Slow>,
+) -> Result<Event, ClientFault> {
+    let mut keep = |head: Response| {
+        let status = head.head().status;
+        *response = Some(head);
+        status
+    };
+    Ok(match called {
+        Called::Responded(head) => Event::Responded { status: keep(head) },
+        Called::Overtaken(head) => Event::Overtaken { status: keep(head) },
+        Called::Failed { failure, replayable } => Event::Failed { failure, replayable },
+        Called::Slow(call) => {
+            *slow = Some(call);
+            Event::Slow
+        }
+        Called::Fell { second, failure, rest } => {
+            *slow = Some(rest);
+            Event::Fell { second, failure }
+        }
+        Called::Client(fault) => return Err(fault),
+    })
+}
+
+/// Wait on for a call that takes long, and for a second one if there is to be one.
+async fn wait<X: Exchange>(
+    worker: &Rc<Worker>,
+    exchange: &mut X,
+    flight: &Flight,
+    slow: Option<Slow>,
+    second: Option<Call>,
+) -> Called {
+    let Some(mut slow) = slow else {
+        debug_assert!(false, "policy waits only for what is under way");
+        return Called::Failed { failure: Failure::Broken, replayable: false };
+    };
+    if let Some(call) = second
+        && !slow.hedge(worker, exchange, flight, call)
+    {
+        return Called::Fell { second: true, failure: Failure::Connect, rest: slow };
+    }
+    slow.wait(worker, exchange).await
+}
+
 /// The client's own part failed on the way.
 async fn excuse<X: Exchange>(exchange: &mut X, fault: ClientFault) -> Sent {
     let Some((status, code)) = fault.answer() else { return Sent::GONE };
@@ -79,6 +138,14 @@ async fn excuse<X: Exchange>(exchange: &mut X, fault: ClientFault) -> Sent {
     let mut page = Page::problem(status, code, id);
     page.close = true;
     exchange.answer(&page, Told::default()).await
+}
+
+/// Nobody wants that response. What is still being sent for it comes home.
+async fn discard<X: Exchange>(worker: &Worker, exchange: &mut X, mut refused: Response) {
+    if let Some(uploaded) = refused.settle_upload().await {
+        exchange.give_body(uploaded.source);
+    }
+    refused.discard(worker);
 }
 
 async fn relay<X: Exchange>(
@@ -124,6 +191,12 @@ impl<'w> Guard<'w> {
     fn decide(&mut self, facts: &Facts<'_>, event: Event) -> Decision {
         let flight = self.flight.as_mut().expect("there until the end");
         self.worker.decide(facts, flight, event)
+    }
+
+    fn settle(&mut self, facts: &Facts<'_>, response: &Response) {
+        let flight = self.flight.as_mut().expect("there until the end");
+        let head = Headers::new(response.text(), &response.head().fields);
+        self.worker.settle(facts, flight, head);
     }
 
     fn end<X: Exchange>(mut self, exchange: &X, sent: Sent) {

@@ -43,6 +43,8 @@ pub(crate) enum Until {
     Read,
     /// Anything else: shut both ways.
     Both,
+    /// Whether a client says anything soon: give up its read.
+    Rest,
 }
 
 #[derive(Debug)]
@@ -172,10 +174,11 @@ impl Entry {
         self.fired = true;
         self.due = NEVER;
         if let Some(shutter) = &self.shutter {
-            shutter.shut(match self.until {
-                Until::Read => Shutdown::Read,
-                Until::Idle | Until::Both => Shutdown::Both,
-            });
+            match self.until {
+                Until::Read => shutter.shut(Shutdown::Read),
+                Until::Idle | Until::Both => shutter.shut(Shutdown::Both),
+                Until::Rest => shutter.give_up_read(),
+            }
         }
     }
 }

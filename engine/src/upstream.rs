@@ -2,7 +2,10 @@
 
 pub(crate) mod connection;
 pub(crate) mod pool;
+mod queue;
 pub(crate) mod response;
+mod second;
+pub(crate) mod slow;
 pub(crate) mod upload;
 
 use std::future::{Future, poll_fn};
@@ -17,16 +20,18 @@ use sluice_policy::facts::Body;
 use sluice_policy::flight::Flight;
 use sluice_policy::plan::Route;
 
-use crate::buffer::{HEADROOM, SMALL};
 use crate::http::body::Encoder;
-use crate::http::parse::{self, ResponseHead, Scan, Scanned};
-use crate::http::{ClientFault, Exchange, Pending, write};
-use crate::runtime::{self, SPARE};
+use crate::http::parse::{ResponseHead, Scan};
+use crate::http::{ClientFault, Exchange, Pending, while_there, write};
+use crate::runtime;
 use crate::sweep::Until;
 use crate::worker::Worker;
-use connection::Connection;
+use connection::{Connection, Step};
 use pool::Pool;
+use queue::Given;
 use response::Response;
+use second::{Answered, Second};
+use slow::{First, Slow};
 use upload::{Upload, UploadFault, Uploaded};
 
 /// How an attempt went.
@@ -36,12 +41,15 @@ pub(crate) enum Called {
     Responded(Response),
     /// `replayable`: every byte of the request is still here.
     Failed { failure: Failure, replayable: bool },
+    /// No head has come for longer than such calls take.
+    Slow(Slow),
+    /// The second attempt has brought a final head first.
+    Overtaken(Response),
+    /// One of two attempts has failed.
+    Fell { second: bool, failure: Failure, rest: Slow },
     /// The client's own part failed; the request is over.
     Client(ClientFault),
 }
-
-/// A response head may be this long.
-const HEAD_BYTES_MAX: usize = 64 * 1024;
 
 /// A client that asked for `100 Continue` is told to go on after this long, whether the upstream
 /// said so or not (RFC 9110 section 10.1.1 asks for patience, not for more).
@@ -58,10 +66,16 @@ pub(crate) async fn call<X: Exchange>(
         return failed(exchange, Failure::Connect);
     };
     // It can't be sent again when the connection turns out to be dead.
-    let once = !idempotent(exchange.head().method()) || exchange.body() == Pending::Coming;
-    let connection = match connect(worker, &pool, call, once).await {
-        Ok(connection) => connection,
-        Err(failure) => return failed(exchange, failure),
+    let kept = match exchange.head().body {
+        Body::Empty => true,
+        Body::Length(n) => n <= u64::from(call.keep),
+        Body::Unknown => false,
+    };
+    let once = !idempotent(exchange.head().method()) || exchange.body() == Pending::Coming && !kept;
+    let connection = match while_there(exchange, connect(worker, &pool, call, once)).await {
+        Some(Ok(connection)) => connection,
+        Some(Err(failure)) => return failed(exchange, failure),
+        None => return Called::Client(ClientFault::Gone),
     };
     let Some(route) = flight.route() else {
         return failed(exchange, Failure::Connect);
@@ -76,6 +90,9 @@ pub(crate) async fn call<X: Exchange>(
         sent: false,
         body_bytes_max,
         expecting: None,
+        scan: Scan::default(),
+        timer: None,
+        second: None,
     };
     attempt.send(route, &pool).await;
     attempt.head().await
@@ -96,12 +113,39 @@ async fn connect(
     } else if let Some(connection) = pool.take(once) {
         return Ok(connection);
     }
-    let place = pool.place().ok_or(Failure::PoolFull)?;
+    let place = match pool.place() {
+        Some(place) => place,
+        None => match queue::wait(worker, pool, call.queue).await.ok_or(Failure::PoolFull)? {
+            Given::Place(place) => place,
+            Given::Connection(mut connection, _) => match connection.is_fit(once) && !call.fresh {
+                true => return Ok(connection),
+                false => connection.into_place(),
+            },
+        },
+    };
     let left = call.deadline.since(worker.now().at).min(call.connect);
     Connection::open(worker, place, left).await.map_err(|e| match e.kind() {
         io::ErrorKind::TimedOut => Failure::ConnectTimeout,
         _ => Failure::Connect,
     })
+}
+
+/// The head as the upstream is to see it.
+fn write_head<X: Exchange>(
+    worker: &Worker,
+    exchange: &X,
+    route: &Route,
+    pool: &Pool,
+    call: &Call,
+    expects: bool,
+) -> Vec<u8> {
+    let mut out = worker.buffers.small();
+    let left = call.deadline.since(worker.now_cached().at).min(call.first_byte);
+    let current = worker.current();
+    let deadline = current.config.server.deadline_header.as_ref().map(|header| (header, left));
+    let (head, passport) = (exchange.head(), exchange.passport());
+    write::request(&mut out, head, passport, &route.rewrite, &pool.name, expects, deadline);
+    out
 }
 
 /// A request on its way.
@@ -116,6 +160,14 @@ struct Attempt<'a, X> {
     body_bytes_max: Option<u64>,
     /// The client waits for `100 Continue`; when this is over it is told to go on.
     expecting: Option<Pin<Box<dyn Future<Output = ()>>>>,
+    scan: Scan,
+    /// When this is over, the call takes long.
+    timer: Option<Pin<Box<dyn Future<Output = ()>>>>,
+    second: Option<Second>,
+}
+
+fn call_timer(span: Option<Duration>) -> Option<Pin<Box<dyn Future<Output = ()>>>> {
+    Some(Box::pin(runtime::sleep(span?)))
 }
 
 /// What waiting for a head brought.
@@ -125,21 +177,48 @@ enum Arrived {
     ClientGone,
     /// The patience with `Expect` is over.
     GoOn,
+    /// It takes longer than such calls do.
+    Slow,
+    /// The second attempt has a head, or has failed.
+    Second(Answered, Call),
+    Fallen(Failure),
 }
 
-impl<X: Exchange> Attempt<'_, X> {
+impl<'a, X: Exchange> Attempt<'a, X> {
+    /// Go on waiting for a head.
+    fn resume(
+        worker: &'a Rc<Worker>,
+        exchange: &'a mut X,
+        first: First,
+        second: Option<Second>,
+    ) -> Self {
+        let First { connection, call, scan } = first;
+        Self {
+            worker,
+            exchange,
+            connection,
+            call,
+            upload: None,
+            sent: true,
+            // Only what has no body is hedged.
+            body_bytes_max: None,
+            expecting: None,
+            scan,
+            timer: None,
+            second,
+        }
+    }
+
     /// Send the head, and the body as far as it is here; start the rest on its way.
     async fn send(&mut self, route: &Route, pool: &Pool) {
         let pending = self.exchange.body();
         let head = self.exchange.head();
         let expects = head.expects && pending == Pending::Coming;
-        let mut out = self.worker.buffers.small();
-        let passport = self.exchange.passport();
-        write::request(&mut out, head, passport, &route.rewrite, &pool.name, expects);
+        let mut out = write_head(self.worker, self.exchange, route, pool, &self.call, expects);
         if let Pending::Whole(body) = pending {
             out.extend_from_slice(body);
         }
-        let coming = pending == Pending::Coming;
+        let coming = matches!(pending, Pending::Coming | Pending::Again);
         let Some(mut writer) = self.connection.writer.take() else { return };
         let Self { worker, connection, call, .. } = self;
         let watched = || connection.watch.set(worker.now_cached().at, call.idle, Until::Both);
@@ -160,6 +239,7 @@ impl<X: Exchange> Attempt<'_, X> {
             self.start_upload();
         } else {
             self.watch_for_head();
+            self.timer = call_timer(self.call.hedge);
         }
     }
 
@@ -168,7 +248,9 @@ impl<X: Exchange> Attempt<'_, X> {
             Body::Empty | Body::Length(_) => Encoder::Plain,
             Body::Unknown => Encoder::Chunked,
         };
-        let Some(source) = self.exchange.take_body(self.body_bytes_max) else { return };
+        let Some(source) = self.exchange.take_body(self.body_bytes_max, self.call.keep) else {
+            return;
+        };
         let Some(writer) = self.connection.writer.take() else {
             self.exchange.give_body(source);
             return;
@@ -194,7 +276,6 @@ impl<X: Exchange> Attempt<'_, X> {
     }
 
     async fn head(mut self) -> Called {
-        let mut scan = Scan::default();
         loop {
             let (result, buffer) = match self.arrived().await {
                 Arrived::Bytes(result, buffer) => (result, buffer),
@@ -203,6 +284,18 @@ impl<X: Exchange> Attempt<'_, X> {
                     None => continue,
                 },
                 Arrived::ClientGone => return self.give_up(ClientFault::Gone).await,
+                Arrived::Slow => {
+                    let Self { connection, call, scan, second, .. } = self;
+                    let first = Some(First { connection, call, scan });
+                    return Called::Slow(Slow { first, second });
+                }
+                Arrived::Second(answered, call) => return self.overtaken(answered, &call),
+                Arrived::Fallen(failure) => {
+                    let Self { connection, call, scan, .. } = self;
+                    let first = Some(First { connection, call, scan });
+                    let rest = Slow { first, second: None };
+                    return Called::Fell { second: true, failure, rest };
+                }
                 Arrived::GoOn => {
                     let go_on = ResponseHead { status: 100, reason: (0, 8), ..Default::default() };
                     if !self.exchange.interim(b"Continue", &go_on).await {
@@ -215,7 +308,7 @@ impl<X: Exchange> Attempt<'_, X> {
             if !matches!(result, Ok(n) if n > 0) {
                 return self.ended(&buffer).await;
             }
-            match self.read(buffer, &mut scan).await {
+            match self.read(buffer).await {
                 Read::More => {}
                 Read::Final { buffer, body_at } => return self.responded(buffer, body_at),
                 Read::Malformed => return self.fail(Failure::Malformed).await,
@@ -241,34 +334,40 @@ impl<X: Exchange> Attempt<'_, X> {
                 self.expecting = None;
                 return Poll::Ready(Arrived::GoOn);
             }
+            if let Some(second) = &mut self.second
+                && let Poll::Ready(ended) = second.poll(cx)
+            {
+                let call = second.call;
+                self.second = None;
+                return Poll::Ready(match ended {
+                    Ok(answered) => Arrived::Second(answered, call),
+                    Err(failure) => Arrived::Fallen(failure),
+                });
+            }
+            if let Some(timer) = &mut self.timer
+                && timer.as_mut().poll(cx).is_ready()
+            {
+                self.timer = None;
+                return Poll::Ready(Arrived::Slow);
+            }
             self.exchange.poll_gone(cx).map(|()| Arrived::ClientGone)
         })
         .await
     }
 
     /// Understand what has come so far: interim heads are passed on, a final one ends it.
-    async fn read(&mut self, mut buffer: Vec<u8>, scan: &mut Scan) -> Read {
+    async fn read(&mut self, mut buffer: Vec<u8>) -> Read {
         let to_head = self.exchange.head().method() == "HEAD";
         loop {
-            let end = match scan.run(&buffer[HEADROOM..]) {
-                Scanned::Head(end) if end <= HEAD_BYTES_MAX => HEADROOM + end,
-                Scanned::More if buffer.len() < HEAD_BYTES_MAX => {
-                    if buffer.capacity() - buffer.len() <= SPARE {
-                        buffer.reserve(SMALL);
-                    }
+            let end = match self.connection.understand(&mut buffer, &mut self.scan, to_head) {
+                Step::Head(end) => end,
+                Step::More => {
                     self.connection.reader.arm(buffer);
                     return Read::More;
                 }
-                // Too long, or no head.
-                Scanned::Head(_) | Scanned::More | Scanned::BareLf => return Read::Malformed,
+                Step::Malformed => return Read::Malformed,
             };
-            let head = &mut self.connection.head;
-            if parse::response(head, &buffer, HEADROOM, end, to_head).is_err() {
-                return Read::Malformed;
-            }
-            match head.status {
-                // Nobody asked to switch protocols: `Upgrade` is not passed on.
-                101 => return Read::Malformed,
+            match self.connection.head.status {
                 100 => {
                     if self.expecting.take().is_some() {
                         if !self.exchange.interim(&buffer, &self.connection.head).await {
@@ -277,15 +376,14 @@ impl<X: Exchange> Attempt<'_, X> {
                         self.start_upload();
                     }
                 }
-                102..=199 => {
+                101..=199 => {
                     if !self.exchange.interim(&buffer, &self.connection.head).await {
                         return Read::ClientGone;
                     }
                 }
                 _ => return Read::Final { buffer, body_at: end },
             }
-            buffer.drain(HEADROOM..end);
-            *scan = Scan::default();
+            self.connection.skip(&mut buffer, end);
         }
     }
 
@@ -298,6 +396,12 @@ impl<X: Exchange> Attempt<'_, X> {
         // It has kept its time; how fast the client takes the head is not its fault.
         connection.watch.clear();
         Called::Responded(Response::new(connection, buffer, body_at, upload, call.idle))
+    }
+
+    /// The other attempt has answered: this one is ended, and its connection closed.
+    fn overtaken(self, answered: Answered, call: &Call) -> Called {
+        self.connection.watch.shut();
+        Called::Overtaken(slow::response(answered, call))
     }
 
     /// The body has been sent, or not. Some: the client's own fault.
@@ -331,6 +435,10 @@ impl<X: Exchange> Attempt<'_, X> {
     }
 
     async fn fail(mut self, failure: Failure) -> Called {
+        if let Some(second) = self.second.take() {
+            let rest = Slow { first: None, second: Some(second) };
+            return Called::Fell { second: false, failure, rest };
+        }
         self.stop_upload().await;
         failed(self.exchange, failure)
     }

@@ -21,7 +21,7 @@ use crate::accept;
 use crate::clock::Clock;
 use crate::observe::cells::Cells;
 use crate::observe::journal::JournalSender;
-use crate::runtime::{self, Bell, Driver, Fallen, Listener, Wanted};
+use crate::runtime::{self, Bell, Driver, Fallen, Listener, Readiness, Wanted};
 use crate::sweep;
 
 pub(crate) use state::{Current, Worker};
@@ -190,6 +190,24 @@ fn begin(seat: Seat, driver: Driver) -> std::io::Result<(Rc<Worker>, Vec<Errand>
             std::future::pending().await
         }));
     }
+    let ready = Rc::new(Readiness::new()?);
+    worker.resting.start(&ready);
+    let resting = Rc::clone(&worker);
+    errands.push(runtime::supervised(async move {
+        let mut tokens = Vec::new();
+        loop {
+            ready.some(&mut tokens).await;
+            resting.resting.wake(&resting, &mut tokens);
+        }
+    }));
+    let mut next = worker.turns.start(driver)?;
+    let turning = Rc::clone(&worker);
+    errands.push(runtime::supervised(async move {
+        while next.rung().await {
+            turning.turns.go_round();
+        }
+        std::future::pending().await
+    }));
     let told = Rc::clone(&worker);
     errands.push(runtime::supervised(async move {
         while bell.rung().await {

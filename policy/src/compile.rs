@@ -7,7 +7,9 @@ use crate::admit::Rules;
 use crate::admit::rate_limit::Limits;
 use crate::degrade::{Fallback, FallbackSpec, Source};
 use crate::draft::breaker::{BreakerSpec, EjectSpec};
-use crate::draft::{Draft, RedirectSpec, RespondSpec, RouteSpec, ServerSpec, UpstreamSpec};
+use crate::draft::{
+    Draft, QueueSpec, RedirectSpec, RespondSpec, RouteSpec, ServerSpec, UpstreamSpec,
+};
 use crate::header;
 use crate::health::Check;
 use crate::plan::{
@@ -24,9 +26,13 @@ const IDLE: Duration = Duration::from_secs(60);
 const KEEPALIVE: Duration = Duration::from_secs(30);
 const ROUTE_TIMEOUT: Duration = Duration::from_secs(10);
 const CONNECTIONS: u32 = 64;
+const LABELS_MAX: usize = 16;
+const LABEL_MAX: usize = 64;
+const QUEUE: u32 = 16;
+const QUEUE_WAIT: Duration = Duration::from_millis(50);
 
 pub(crate) fn compile(draft: Draft) -> Result<Plan, Vec<Problem>> {
-    let mut work = Work::default();
+    let mut work = Work { zone: draft.zone, ..Work::default() };
     for (name, spec) in draft.upstreams {
         work.upstream(name, spec);
     }
@@ -42,10 +48,11 @@ pub(crate) fn compile(draft: Draft) -> Result<Plan, Vec<Problem>> {
         matchers.extend(matcher.map(|matcher| (name.clone(), matcher)));
         routes.extend(work.route(name, key, spec, &path));
     }
+    let shed = draft.shed.compile(&mut work.problems);
     let table = Table::new(matchers, &mut work.problems);
     let Work { upstreams, replies, problems, .. } = work;
     if problems.is_empty() {
-        Ok(Plan { routes, upstreams, replies, limits, rules, table })
+        Ok(Plan { routes, upstreams, replies, limits, shed, rules, table })
     } else {
         Err(problems)
     }
@@ -56,6 +63,7 @@ struct Work {
     upstreams: Vec<Upstream>,
     replies: Vec<Reply>,
     endpoints: usize,
+    zone: Option<String>,
     problems: Vec<Problem>,
 }
 
@@ -87,6 +95,7 @@ impl Work {
             first_byte: timeout(self, "first_byte", spec.timeout.first_byte),
             idle: timeout(self, "idle", spec.timeout.idle).unwrap_or(IDLE),
         };
+        let (queue_max, queue_wait) = self.queue(spec.queue, &format!("{path}.queue"));
         let servers = spec.servers.len();
         let resilience = self.resilience(spec.breaker, spec.eject, servers, &path);
         let endpoints = self.endpoints(&name, spec.servers, &path);
@@ -95,14 +104,20 @@ impl Work {
             *sum += u64::from(weight);
             Some(*sum)
         });
+        let balance = spec.balance.compile(&format!("{path}.balance"), &mut self.problems);
+        let near = endpoints.iter().filter(|e| e.near).count();
         let spread = Spread {
-            balance: spec.balance,
+            balance,
+            zoned: spec.prefer_zone && near > 0 && near < endpoints.len(),
             turn: turn(&weights),
             sums: sums.collect(),
             first: self.endpoints,
         };
         self.endpoints += endpoints.len();
         let problems = &mut self.problems;
+        let adaptive = spec
+            .adaptive
+            .and_then(|adaptive| adaptive.compile(&format!("{path}.adaptive"), problems));
         let health =
             spec.health.map(|health| Check::compile(health, &format!("{path}.health"), problems));
         self.upstreams.push(Upstream {
@@ -110,12 +125,25 @@ impl Work {
             name,
             endpoints,
             connections_max: spec.connections.unwrap_or(CONNECTIONS),
+            queue_max,
+            queue_wait,
             keepalive: spec.keepalive.map_or(KEEPALIVE, |span| span.0),
             spread,
             timeouts,
             resilience,
+            adaptive,
             health,
         });
+    }
+
+    fn queue(&mut self, spec: Option<QueueSpec>, path: &str) -> (u32, Duration) {
+        let Some(QueueSpec { max, wait }) = spec else { return (0, Duration::ZERO) };
+        if max == Some(0) {
+            let hint = "write at least 1, or leave `queue` out";
+            self.problem(&format!("{path}.max"), "nobody may wait".to_owned(), hint);
+        }
+        let wait = self.span(&format!("{path}.wait"), wait);
+        (max.unwrap_or(QUEUE), wait.unwrap_or(QUEUE_WAIT))
     }
 
     fn resilience(
@@ -131,10 +159,12 @@ impl Work {
             Breaker { rule, failures }
         };
         let whole = breaker.as_ref().map(|spec| compile(spec, &format!("{path}.breaker")));
-        let (own, max, panic) = match eject {
-            None if breaker.is_some() => (None, None, None),
+        let (own, max, panic, outliers) = match eject {
+            None if breaker.is_some() => (None, None, None, false),
             None | Some(EjectSpec::Off) => return Resilience { breaker: whole, eject: None },
-            Some(EjectSpec::On { breaker, max, panic }) => (breaker, max, panic),
+            Some(EjectSpec::On { breaker, max, panic, outliers }) => {
+                (breaker, max, panic, outliers)
+            }
         };
         let each = own.map(|spec| compile(&spec, &format!("{path}.eject.breaker")));
         let each = each.or_else(|| whole.clone());
@@ -144,6 +174,7 @@ impl Work {
             breaker: each,
             out_max: (servers * max / 1_000_000).max(1),
             panic: panic.unwrap_or(Ratio(500_000)),
+            outliers,
         };
         // To take out the only one would leave none.
         Resilience { breaker: whole, eject: (servers > 1).then_some(eject) }
@@ -161,13 +192,35 @@ impl Work {
                 let message = format!("`{}` is already servers[{first}]", server.addr);
                 self.problem(&path, message, "write each server once, with a `weight`");
             }
+            self.labels(&server, &path);
+            let zone = server.labels.get("zone");
             endpoints.push(Endpoint {
                 key: EndpointKey::of(&[name, &server.addr]),
+                near: zone.is_some() && zone == self.zone.as_ref(),
                 address: server.addr,
                 weight: server.weight,
+                labels: server.labels,
             });
         }
         endpoints
+    }
+
+    fn labels(&mut self, server: &ServerSpec, path: &str) {
+        if server.labels.len() > LABELS_MAX {
+            let message = format!("{} labels", server.labels.len());
+            self.problem(&format!("{path}.labels"), message, "at most 16");
+        }
+        for (name, value) in &server.labels {
+            let path = format!("{path}.labels.{name}");
+            if !is_name(name) || name.bytes().any(|b| b.is_ascii_uppercase()) {
+                let hint = "a name is lower case letters, digits, - and _";
+                self.problem(&path, "not the name of a label".to_owned(), hint);
+            }
+            if value.is_empty() || value.len() > LABEL_MAX || value.contains(char::is_control) {
+                let message = format!("`{}` is not a label", value.escape_debug());
+                self.problem(&path, message, "write 1 to 64 characters");
+            }
+        }
     }
 
     fn route(&mut self, name: String, key: RouteKey, spec: RouteSpec, path: &str) -> Option<Route> {
@@ -217,6 +270,7 @@ impl Work {
                 (name, key)
             }),
             vital: spec.vital,
+            priority: spec.priority,
             fallback,
             cache,
             target,

@@ -8,12 +8,14 @@ use crate::admit::{Ask, Verdict};
 use crate::decision::{Answer, Call, Decision, Failure};
 use crate::degrade::{self, Cause, Source};
 use crate::draft::retry::Retry;
-use crate::facts::{Body, Facts};
-use crate::flight::{Attempt, Finish, Flight, Otherwise, Phase, Step};
-use crate::plan::{Plan, Route, RouteId, Target, UpstreamId};
-use crate::recover::{Reach, Remedy, idempotent, remedy, within_budget};
-use crate::steer::Spot;
+use crate::facts::Facts;
+use crate::flight::{Attempt, Finish, Flight, Hedge, Otherwise, Phase, Step};
+use crate::plan::{Plan, Route, RouteId, Target, Upstream, UpstreamId};
+use crate::recover::{Reach, Remedy, hedge, idempotent, is_kept, remedy, within_budget};
+use crate::shed::Priority;
 use crate::steer::guard::{Permits, Verdict as Outcome, timed};
+use crate::steer::hash::affinity;
+use crate::steer::{Pinned, Spot};
 use crate::time::Now;
 
 impl Policy {
@@ -22,15 +24,23 @@ impl Policy {
         let Some((id, route)) = routed(&plan, flight) else {
             return over(flight, Answer::problem(404, "route.none"));
         };
-        let ask = Ask { now, facts, route: route.key, ledger: &self.ledger, limits: &plan.limits };
-        match &route.cache {
-            // A copy is not for whom a filter refuses: what is switched waits until they passed.
-            Some(rule) => flight.caching.begin(rule, &ask),
-            None => {
-                if let Some(answer) = self.switches.verdict(route) {
-                    return over(flight, answer);
-                }
+        // A copy is not for whom a filter refuses: there, what is switched waits until they passed.
+        if route.cache.is_none()
+            && let Some(answer) = self.switches.verdict(route)
+        {
+            return over(flight, answer);
+        }
+        if flight.phase == Phase::New {
+            let priority = self.rank(facts, flight, route);
+            if let Some(answer) = self.shed.verdict(&self.ledger, &plan, self.in_flight, priority) {
+                flight.trail.push(Step::refused("shed"));
+                return over(flight, answer);
             }
+        }
+        flight.tries.affinity = affinity(&plan, route, facts);
+        let ask = Ask { now, facts, route: route.key, ledger: &self.ledger, limits: &plan.limits };
+        if let Some(rule) = &route.cache {
+            flight.caching.begin(rule, &ask);
         }
         match self.chain.check(&ask, &plan.rules, id, flight) {
             Verdict::Pass if !flight.delay.is_zero() => {
@@ -53,6 +63,15 @@ impl Policy {
             }
             Verdict::Deny(answer) => over(flight, answer),
         }
+    }
+
+    /// What it is worth: what its route says, or less when it is of somebody who has too much in
+    /// progress already.
+    fn rank(&self, facts: &Facts<'_>, flight: &mut Flight, route: &Route) -> Priority {
+        if let Some(tenant) = facts.identity.and_then(|identity| identity.tenant) {
+            flight.tenant = Some(self.ledger.tenants.enter(self.ledger.hasher(), tenant));
+        }
+        flight.priority(route)
     }
 
     /// The wait is over.
@@ -144,7 +163,7 @@ impl Policy {
     fn wait(&mut self, now: Now, flight: &mut Flight, route: &Route, spot: Spot) -> Decision {
         let number = flight.tries.retries.saturating_add(1);
         let until = now.at + self.steer.jitter(Retry::backoff(number));
-        if number > route.retry.max || until >= flight.arrived + route.timeout {
+        if number > route.retry.max || until >= flight.deadline {
             return give_up(flight);
         }
         if !within_budget(now, flight, route, spot.upstream) {
@@ -187,6 +206,16 @@ impl Policy {
                 return give_up(flight);
             }
         };
+        let seat = match self.shed.enter(&plan, id, flight.priority(route)) {
+            Ok(seat) => seat,
+            Err(shed) => {
+                flight.trail.push(Step::refused("adaptive"));
+                if flight.tries.calls == 0 {
+                    flight.otherwise = Otherwise::Answer(shed);
+                }
+                return self.nowhere(now, flight, id, Permits { upstream, ..Permits::default() });
+            }
+        };
         let mut found = self.steer.place(&plan, id, &flight.tries, false, now.at);
         let all = match reach {
             Reach::Others => false,
@@ -197,12 +226,23 @@ impl Policy {
             found = self.steer.place(&plan, id, &flight.tries, true, now.at);
         }
         let Some((spot, endpoint)) = found else {
-            let nowhere = Spot { upstream: id, endpoint: u16::MAX };
-            let permits = Permits { upstream, endpoint: None };
-            self.steer.judge(&plan, nowhere, permits, Outcome::Nothing, now.at);
-            return give_up(flight);
+            return self.nowhere(now, flight, id, Permits { seat, upstream, endpoint: None });
         };
-        self.send(now, flight, route, spot, Permits { upstream, endpoint }, false)
+        self.send(now, flight, route, spot, Permits { seat, upstream, endpoint }, false)
+    }
+
+    /// It goes to no server: what was held for it is given back.
+    fn nowhere(
+        &mut self,
+        now: Now,
+        flight: &mut Flight,
+        id: UpstreamId,
+        permits: Permits,
+    ) -> Decision {
+        let plan = Rc::clone(&flight.plan);
+        let nowhere = Spot { upstream: id, endpoint: u16::MAX };
+        self.steer.judge(&plan, nowhere, permits, Outcome::Nothing, now.at);
+        give_up(flight)
     }
 
     /// The breakers hear how it went, by what is known with the head; and it may not be good
@@ -219,13 +259,18 @@ impl Policy {
             let permits = core::mem::take(&mut attempt.permits);
             attempt.judged = permits.eras();
             let took = now.at.since(attempt.sent);
+            if let Some(pace) = flight.pace.as_ref().filter(|_| status < 500)
+                && flight.hedge != Hedge::Won
+            {
+                pace.record(now.at, took);
+            }
             let outcome = Outcome::Responded { status, took, timed: timed(facts.body) };
             self.steer.judge(&plan, attempt.spot, permits, outcome, now.at);
         }
         if let Some((_, route)) = routed(&plan, flight)
             && route.retry.on.status(status)
             && flight.tries.retries < route.retry.max
-            && facts.body == Body::Empty
+            && is_kept(flight, facts.body)
             && idempotent(facts.method)
             && let Some(Attempt { spot, .. }) = stand(flight)
         {
@@ -237,6 +282,9 @@ impl Policy {
 
     /// The request leaves its endpoint, if it is at one.
     pub(crate) fn leave(&mut self, now: Now, flight: &mut Flight, finish: Finish) {
+        if flight.second.is_some() {
+            self.outrun(now, flight);
+        }
         let Some(Attempt { spot, permits, judged, .. }) = stand(flight) else { return };
         let plan = Rc::clone(&flight.plan);
         self.steer.judge(&plan, spot, permits, Outcome::Nothing, now.at);
@@ -254,11 +302,8 @@ impl Policy {
         permits: Permits,
         fresh: bool,
     ) -> Decision {
-        let deadline = flight.arrived + route.timeout;
-        let left = deadline.since(now.at);
         let plan = Rc::clone(&flight.plan);
-        let there = (plan.upstream(spot.upstream), plan.endpoint(spot));
-        let (Some(upstream), Some(endpoint), false) = (there.0, there.1, left.is_zero()) else {
+        let Some(call) = prepare(now, flight, &plan, route, spot) else {
             self.steer.judge(&plan, spot, permits, Outcome::Nothing, now.at);
             return over(flight, Answer::problem(504, "request.timeout"));
         };
@@ -267,23 +312,51 @@ impl Policy {
         flight.tries.last = Some(spot);
         flight.attempt = Some(Attempt { spot, sent: now.at, permits, judged: [None; 2] });
         plan.sit(spot);
-        let bounds = [upstream.timeouts.first_byte, route.retry.per_try];
-        let first_byte = bounds.into_iter().flatten().min();
-        Decision::Call(Call {
-            upstream: spot.upstream,
-            endpoint: endpoint.key,
-            fresh,
-            connect: upstream.timeouts.connect,
-            first_byte: first_byte.unwrap_or(left),
-            idle: upstream.timeouts.idle,
-            deadline,
-        })
+        Decision::Call(Call { fresh, ..call })
     }
 }
 
-fn routed<'a>(plan: &'a Plan, flight: &Flight) -> Option<(RouteId, &'a Route)> {
+/// A call of that endpoint; None when there is no time left, or no such endpoint.
+pub(crate) fn prepare(
+    now: Now,
+    flight: &Flight,
+    plan: &Pinned,
+    route: &Route,
+    spot: Spot,
+) -> Option<Call> {
+    let left = Some(flight.deadline.since(now.at)).filter(|left| !left.is_zero())?;
+    let (upstream, endpoint) = (plan.upstream(spot.upstream)?, plan.endpoint(spot)?);
+    let bounds = [upstream.timeouts.first_byte, route.retry.per_try];
+    let first_byte = bounds.into_iter().flatten().min().unwrap_or(left);
+    Some(Call {
+        upstream: spot.upstream,
+        endpoint: endpoint.key,
+        fresh: false,
+        keep: flight.keep,
+        queue: queue_wait(flight, route, upstream, spot).min(left),
+        connect: upstream.timeouts.connect,
+        first_byte,
+        idle: upstream.timeouts.idle,
+        hedge: hedge::after(flight, upstream.endpoints.len(), left.min(first_byte)),
+        deadline: flight.deadline,
+    })
+}
+
+pub(crate) fn routed<'a>(plan: &'a Plan, flight: &Flight) -> Option<(RouteId, &'a Route)> {
     let id = flight.route?;
     Some((id, plan.route(id)?))
+}
+
+/// How long to wait at a full pool: not at all, when there is a server that could be asked instead.
+fn queue_wait(flight: &Flight, route: &Route, upstream: &Upstream, here: Spot) -> Duration {
+    if upstream.queue_wait.is_zero() || flight.tries.retries >= route.retry.max {
+        return upstream.queue_wait;
+    }
+    let open = |e: &u16| *e != here.endpoint && !flight.tries.failed(*e);
+    match (0_u16..).zip(&upstream.endpoints).any(|(e, _)| open(&e)) {
+        true => Duration::ZERO,
+        false => upstream.queue_wait,
+    }
 }
 
 /// The attempt, if there is one, has left its endpoint; its permits are yet to be given back.

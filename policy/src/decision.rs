@@ -21,6 +21,13 @@ pub enum Event {
     /// The attempt ended without a head. `replayable`: the engine still has every byte of the
     /// request, so it could be sent again.
     Failed { failure: Failure, replayable: bool },
+    /// `Call::hedge` is over, and no head has come.
+    Slow,
+    /// The endpoint of `Decision::Hedge` answered first. The other attempt has been ended.
+    Overtaken { status: u16 },
+    /// One of the two attempts of a hedged request has failed: the second, or the first. The other
+    /// is under way.
+    Fell { second: bool, failure: Failure },
     /// The instant of `Decision::Wait` has come.
     Woke,
     /// Nothing that is kept will do for `Decision::Serve`.
@@ -33,8 +40,13 @@ pub enum Event {
 pub enum Decision {
     /// Find this out, put it in `Facts`. Answered by `Learned`.
     Learn(Need),
-    /// Send the request there. Answered by `Responded` or `Failed`.
+    /// Send the request there. Answered by `Responded`, `Failed` or `Slow`.
     Call(Call),
+    /// Send the request there, too, and go on waiting for whichever head comes first. Answered by
+    /// `Responded`, `Overtaken` or `Fell`.
+    Hedge(Call),
+    /// Go on waiting for the call. Answered by `Responded` or `Failed`.
+    Await,
     /// Do nothing until then. Answered by `Woke`.
     Wait(Instant),
     /// Pass the response on.
@@ -60,12 +72,19 @@ pub struct Call {
     pub endpoint: EndpointKey,
     /// Do not reuse an idle connection: the last one was found dead.
     pub fresh: bool,
+    /// Keep up to so many bytes of a body while they are sent, so that they could be sent again. A
+    /// request whose stated length fits can be, whatever comes of the call.
+    pub keep: u32,
+    /// When every connection is in use, wait this long for one to come back.
+    pub queue: Duration,
     /// Give up connecting after this long.
     pub connect: Duration,
     /// Give up when the response's head has not come this long after the request was sent.
     pub first_byte: Duration,
     /// Give up when nothing moves for this long while a body passes, either way.
     pub idle: Duration,
+    /// Say so (`Slow`) when the head has not come this long after the request was sent.
+    pub hedge: Option<Duration>,
     /// The request's own deadline for a response head, over all attempts; the time that a
     /// streaming upload takes does not count.
     pub deadline: Instant,

@@ -1,7 +1,9 @@
 //! What an operator writes about decisions, before it is checked. The config crate reads it from
 //! TOML; `Plan::compile` turns it into what is meant.
 
+pub mod balance;
 pub mod breaker;
+pub mod over;
 pub mod retry;
 
 use core::fmt;
@@ -16,9 +18,13 @@ use crate::admit::Specs;
 use crate::admit::rate_limit::LimitSpec;
 use crate::cache::CacheSpec;
 use crate::degrade::FallbackSpec;
+use crate::draft::balance::BalanceSpec;
 use crate::draft::breaker::{BreakerSpec, EjectSpec};
 use crate::draft::retry::RetrySpec;
 use crate::health::HealthSpec;
+use crate::shed::Priority;
+use crate::shed::adaptive::AdaptiveSpec;
+use crate::shed::spec::ShedSpec;
 use crate::unit::{BadUnit, Network, Span, two_lines};
 
 /// Everything about decisions, by name. Names are what logs, metrics and the console use.
@@ -30,6 +36,10 @@ pub struct Draft {
     pub routes: Vec<(String, RouteSpec, Specs)>,
     /// How many gateways share the store of counts; None: there is no store.
     pub nodes: Option<u32>,
+    /// The node's own bounds.
+    pub shed: ShedSpec,
+    /// The zone that this gateway is in.
+    pub zone: Option<String>,
 }
 
 /// `[upstream.NAME]`: a service and the servers that offer it.
@@ -37,14 +47,21 @@ pub struct Draft {
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct UpstreamSpec {
-    /// At least one: `"host:port"`, or `{ addr = "host:port", weight = 2 }`.
+    /// At least one: `"host:port"`, or `{ addr = "host:port", weight = 2, labels = { zone = "a" } }`.
     pub servers: Vec<ServerSpec>,
-    /// How requests are spread over the servers. Default `round_robin`.
+    /// How requests are spread over the servers: a word, or a table that says more, like
+    /// `{ kind = "hash", key = ["cookie:sid|ip"] }`. Default `round_robin`.
     #[serde(default)]
-    pub balance: Balance,
+    pub balance: BalanceSpec,
+    /// Whether servers with the label `zone` of the gateway's own `server.zone` are preferred, for
+    /// as long as enough of them are well. Default true.
+    #[serde(default = "yes")]
+    pub prefer_zone: bool,
     /// The most connections a worker holds to one server; a request that finds none free is
     /// answered 503. Default 64.
     pub connections: Option<u32>,
+    /// Let a few requests wait for a connection instead, first come, first served. Default: none.
+    pub queue: Option<QueueSpec>,
     /// An idle connection is closed after this long. Keep it below the server's own. Default 30s.
     pub keepalive: Option<Span>,
     /// How long to wait for a server.
@@ -57,8 +74,35 @@ pub struct UpstreamSpec {
     /// Whether single servers that fail are taken out: `"on"`, `"off"`, or a table. Default:
     /// `"on"` where there is a `breaker`.
     pub eject: Option<EjectSpec>,
+    /// How many requests of this node may be under way to it at once, learnt from how long answers
+    /// take: `"on"`, `"off"`, or a table. What is over it is answered 503. Default `"off"`.
+    pub adaptive: Option<AdaptiveSpec>,
+    /// What is known of the servers. Changes nothing: `sluice check` compares it with the rest.
+    pub backend: Option<BackendSpec>,
     /// Ask the servers how they are, and send nothing to those that are not well.
     pub health: Option<HealthSpec>,
+}
+
+/// What is known of the servers.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(deny_unknown_fields, default)]
+pub struct BackendSpec {
+    /// After how long a server gives up a request.
+    pub timeout: Option<Span>,
+    /// How many requests one server works on at once.
+    pub workers: Option<u32>,
+}
+
+/// Requests that find every connection in use and wait for one.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(deny_unknown_fields, default)]
+pub struct QueueSpec {
+    /// The most that wait, for each worker and server. Default 16.
+    pub max: Option<u32>,
+    /// How long they wait before they are answered 503. Default 50ms.
+    pub wait: Option<Span>,
 }
 
 /// One server. Its text form is its address alone, with weight 1.
@@ -66,19 +110,7 @@ pub struct UpstreamSpec {
 pub struct ServerSpec {
     pub addr: String,
     pub weight: u32,
-}
-
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
-#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
-#[serde(rename_all = "snake_case")]
-pub enum Balance {
-    /// One after the other, by weight, evenly interleaved.
-    #[default]
-    RoundRobin,
-    /// The less busy of two picked at random (power of two choices), by weight.
-    P2c,
-    /// At random, by weight.
-    Weighted,
+    pub labels: BTreeMap<String, String>,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
@@ -114,6 +146,9 @@ pub struct RouteSpec {
     pub respond: Option<RespondSpec>,
     /// Until the response's head has come, over all tries. Default 10s.
     pub timeout: Option<Span>,
+    /// How long clients wait before they give up, as far as is known. Changes nothing: `sluice check`
+    /// compares it with the rest.
+    pub client_timeout: Option<Span>,
     /// How often a request that was never sent is tried again elsewhere, or a table that also says
     /// what else is tried again. Default 1, at most 8.
     pub retries: Option<RetrySpec>,
@@ -130,6 +165,10 @@ pub struct RouteSpec {
     /// It lives on in survival mode, when only what is vital does.
     #[serde(default)]
     pub vital: bool,
+    /// What is given up last, and first, when there is too much: `critical`, `high`, `normal` or
+    /// `low`. Default `normal`.
+    #[serde(default)]
+    pub priority: Priority,
     /// What is changed in the header fields that a server sees.
     #[serde(default)]
     pub request_headers: HeaderSpec,
@@ -188,6 +227,10 @@ pub struct HeaderSpec {
     pub remove: Vec<String>,
 }
 
+const fn yes() -> bool {
+    true
+}
+
 impl FromStr for ServerSpec {
     type Err = BadUnit;
 
@@ -219,7 +262,7 @@ impl FromStr for ServerSpec {
             }
             None => {}
         }
-        Ok(Self { addr: text.to_owned(), weight: 1 })
+        Ok(Self { addr: text.to_owned(), weight: 1, labels: BTreeMap::new() })
     }
 }
 
@@ -244,7 +287,7 @@ impl<'de> Visitor<'de> for ServerVisitor {
 
     fn visit_map<A: de::MapAccess<'de>>(self, map: A) -> Result<ServerSpec, A::Error> {
         let table = ServerTable::deserialize(MapAccessDeserializer::new(map))?;
-        Ok(ServerSpec { weight: table.weight.0, ..table.addr.0 })
+        Ok(ServerSpec { weight: table.weight.0, labels: table.labels, ..table.addr.0 })
     }
 }
 
@@ -258,6 +301,10 @@ struct ServerTable {
     /// Its share of the requests, relative to the other servers. Default 1.
     #[serde(default)]
     weight: Weight,
+    /// What sets it apart from the others, like `{ zone = "a" }`: up to 16 names of lower case
+    /// letters, digits, `-` and `_`, with texts of up to 64 characters.
+    #[serde(default)]
+    labels: BTreeMap<String, String>,
 }
 
 struct Address(ServerSpec);

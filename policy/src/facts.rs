@@ -1,6 +1,7 @@
 //! What is known about a request. Borrowed from the engine's buffers; nothing is copied.
 
 use core::net::IpAddr;
+use core::time::Duration;
 
 /// Everything policy may look at. Plain data, so a log line, a fuzzer or a test can build one.
 #[derive(Clone, Copy, Debug)]
@@ -21,6 +22,8 @@ pub struct Facts<'a> {
     /// The head as received, in bytes, request line included.
     pub head_bytes: u32,
     pub body: Body,
+    /// How long the client will wait, by its own word.
+    pub patience: Option<Duration>,
     /// Who asks, when that has been verified.
     pub identity: Option<&'a Identity<'a>>,
 }

@@ -8,8 +8,11 @@ use crate::cache::{Caching, Use};
 use crate::decision::{Answer, Need};
 use crate::degrade::Cause;
 use crate::ledger::{Permit, Receipt};
+use crate::mechanism::pace::Pace;
 use crate::mechanism::window::Era;
 use crate::plan::{EndpointKey, Plan, Route, RouteId, UpstreamId};
+use crate::shed::Priority;
+use crate::shed::tenant::Tenant;
 use crate::steer::guard::Permits;
 use crate::steer::{Pinned, Spot};
 use crate::time::Instant;
@@ -28,9 +31,18 @@ pub struct Flight {
     pub(crate) stage: u8,
     /// The stage and the need of the last `Learn`.
     pub(crate) asked: Option<(u8, Need)>,
+    /// Until when a response's head must have come, over all attempts.
+    pub(crate) deadline: Instant,
+    /// Bytes of body to keep so that it could be sent again.
+    pub(crate) keep: u32,
     pub(crate) tries: Tries,
     /// The attempt in progress or relayed. It holds a seat at its endpoint.
     pub(crate) attempt: Option<Attempt>,
+    /// The other attempt of a hedged request.
+    pub(crate) second: Option<Attempt>,
+    pub(crate) hedge: Hedge,
+    /// How long such calls take, when it may be hedged.
+    pub(crate) pace: Option<Rc<Pace>>,
     pub(crate) permit: Option<Permit>,
     pub(crate) limit: Option<Limit>,
     pub(crate) violated: Option<u16>,
@@ -46,6 +58,8 @@ pub struct Flight {
     pub(crate) trail: Trail,
     pub(crate) parked: Option<Parked>,
     pub(crate) caching: Caching,
+    /// Whose it is, once it was let in.
+    pub(crate) tenant: Option<Tenant>,
 }
 
 /// A flight that waits for a store to be asked.
@@ -63,7 +77,9 @@ pub(crate) struct Parked {
 ///                   │    ▲ │        │ ▲ │     (before either of these two: Looking ──Missed──►)
 ///                   ▼    │ │        └─┘ └──Failed, no more tries──► Over
 ///       Asking, Parked ──┘ │        Failed, tried again: at once, or after Waiting
-///         Learned, Woke    └► Queued ──Woke──► Calling
+///         Learned, Woke    └► Queued ──Woke──► Calling ──Slow──► Racing
+///                                                 ▲  Overtaken, Fell, Responded │
+///                                                 └─────────────────────────────┘
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Phase {
@@ -76,6 +92,8 @@ pub(crate) enum Phase {
     /// For its turn at a leaky bucket.
     Queued,
     Calling,
+    /// At two endpoints at once.
+    Racing,
     /// Before a retry.
     Waiting,
     /// For a copy: over when there is one, else where it was before.
@@ -104,6 +122,16 @@ pub(crate) struct Attempt {
     pub(crate) judged: [Option<Era>; 2],
 }
 
+/// Whether a request was sent to a second endpoint because the first took long.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Hedge {
+    #[default]
+    None,
+    Sent,
+    /// And that one answered first.
+    Won,
+}
+
 /// The attempts of one flight.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Tries {
@@ -112,6 +140,8 @@ pub(crate) struct Tries {
     /// A connection that was found dead has been replaced once.
     pub(crate) refreshed: bool,
     pub(crate) last: Option<Spot>,
+    /// What the request is known by, where that decides where it goes.
+    pub(crate) affinity: Option<u64>,
     failed: [u16; Self::FAILED_MAX],
     failed_len: u8,
 }
@@ -134,6 +164,11 @@ impl Tries {
 }
 
 impl Flight {
+    pub(crate) fn priority(&self, route: &Route) -> Priority {
+        let heavy = self.tenant.as_ref().is_some_and(|tenant| tenant.heavy);
+        if heavy { route.priority.lower() } else { route.priority }
+    }
+
     pub fn plan(&self) -> &Plan {
         &self.plan
     }
@@ -232,6 +267,7 @@ pub struct Record {
     /// The endpoint of the last attempt.
     pub endpoint: Option<EndpointKey>,
     pub attempts: u8,
+    pub hedge: Hedge,
     pub arrived: Instant,
     pub took: Duration,
     /// Our own reply, when the response is not the upstream's.
@@ -250,6 +286,22 @@ impl Record {
     /// The plan this request was judged by: the one in which its ids mean something.
     pub fn plan(&self) -> &Plan {
         &self.plan
+    }
+
+    /// What it was shed by, and its class, by name.
+    pub fn shed(&self) -> Option<(&'static str, &'static str)> {
+        let reason = crate::shed::reason(self.answer?.code)?;
+        let route = self.plan.route(self.route?)?;
+        Some((reason, route.priority.name()))
+    }
+
+    /// What became of a hedge, by name, when there was one.
+    pub fn hedged(&self) -> Option<&'static str> {
+        match self.hedge {
+            Hedge::None => None,
+            Hedge::Sent => Some("sent"),
+            Hedge::Won => Some("won"),
+        }
     }
 
     /// Why and from where, by name, when the answer stood for what could not be had.

@@ -14,8 +14,9 @@ use crate::time::Instant;
 
 /// Keys of a batch; the store works on a batch in one go.
 pub const BATCH_KEYS: usize = 16;
-/// Each in one slot of a cluster.
+/// Each in one slot of a cluster. Sets of them are bits of a word.
 pub const SHARDS: u64 = 64;
+pub const ALL: u64 = u64::MAX;
 /// How often to look, while there is something to look at.
 pub const TICK: Duration = Duration::from_millis(5);
 /// A question that is unanswered for this long means that the store is lost.
@@ -57,7 +58,8 @@ pub struct Keeper {
     seq: u64,
     batch: u64,
     sent: BTreeMap<u64, Sent>,
-    linked: bool,
+    /// Shards that can be asked.
+    up: u64,
     answered: Option<Instant>,
     farewell: bool,
     counts: Figures,
@@ -77,6 +79,7 @@ struct Key {
 #[derive(Debug)]
 struct Sent {
     at: Instant,
+    shard: u64,
     keys: Vec<(At, u64)>,
 }
 
@@ -89,7 +92,7 @@ impl Keeper {
             seq: 0,
             batch: 0,
             sent: BTreeMap::new(),
-            linked: false,
+            up: 0,
             answered: None,
             farewell: false,
             counts: Figures::default(),
@@ -109,32 +112,33 @@ impl Keeper {
         }
     }
 
-    /// The store answers, under this connection's own run. What was asked of another is given up.
-    pub fn linked(&mut self, now: Instant) {
-        self.forget_sent();
+    /// These shards' store answers, under its connection's own run. What was asked of another is
+    /// given up.
+    pub fn linked(&mut self, now: Instant, shards: u64) {
+        self.forget_sent(shards);
         let leases = &self.ledger.leases;
         for (at, key) in &mut self.keys {
-            if leases.view(*at).unleased > 0 {
+            if shards & bit(key.shard) != 0 && leases.view(*at).unleased > 0 {
                 key.lease.owe();
             }
         }
-        leases.recover();
-        (self.linked, self.answered) = (true, Some(now));
+        leases.recover(shards);
+        self.up |= shards;
+        self.answered = Some(now);
     }
 
-    /// There is no store to ask.
-    pub fn unlinked(&mut self, now: Instant) {
-        self.forget_sent();
-        self.linked = false;
-        if self.leases().lost_since().is_none() {
-            self.leases().lose(now);
-        }
+    /// There is no store to ask for these shards.
+    pub fn unlinked(&mut self, now: Instant, shards: u64) {
+        self.forget_sent(shards);
+        self.up &= !shards;
+        self.leases().lose(now, shards);
     }
 
-    /// Asked, and unanswered for too long: whoever owns the connection should make a new one.
-    pub fn is_stuck(&self, now: Instant) -> bool {
-        let oldest = self.sent.values().next();
-        self.linked && oldest.is_some_and(|sent| now.since(sent.at) >= LOST)
+    /// Shards that were asked and have not answered for too long: whoever owns their connection
+    /// should make a new one.
+    pub fn stuck(&self, now: Instant) -> u64 {
+        let late = |sent: &&Sent| now.since(sent.at) >= LOST;
+        self.sent.values().take_while(late).fold(0, |all, sent| all | bit(sent.shard)) & self.up
     }
 
     /// Whether there is anything to look after every [`TICK`].
@@ -214,8 +218,7 @@ impl Keeper {
                 continue;
             };
             if !self.keys.contains_key(&at) {
-                let [first, second] = wish.name;
-                let shard = second % SHARDS;
+                let ([first, second], shard) = (wish.name, shard_of(wish.name));
                 let name = format!("{{s{shard:03}}}{name}:{first:016x}{second:016x}");
                 let lease = Lease::new(*terms, self.seq + 1, micros(now));
                 let (rule, terms, retires) = (wish.rule, *terms, false);
@@ -228,11 +231,12 @@ impl Keeper {
     }
 
     fn flush(&mut self, now: Instant, these: &[At]) -> Vec<Batch> {
-        if !self.linked {
-            return Vec::new();
-        }
         let mut shards: BTreeMap<u64, Vec<(At, String, Message)>> = BTreeMap::new();
         for at in these {
+            let up = |key: &Key| self.up & bit(key.shard) != 0;
+            if !self.keys.get(at).is_some_and(up) {
+                continue;
+            }
             if let Some((shard, name, message)) = self.message(now, *at) {
                 shards.entry(shard).or_default().push((*at, name, message));
             }
@@ -242,7 +246,7 @@ impl Keeper {
             for some in messages.chunks(BATCH_KEYS) {
                 self.batch += 1;
                 let keys = some.iter().map(|(at, _, m)| (*at, m.seq)).collect();
-                self.sent.insert(self.batch, Sent { at: now, keys });
+                self.sent.insert(self.batch, Sent { at: now, shard, keys });
                 let keys = some.iter().map(|(_, name, m)| (name.clone(), *m)).collect();
                 batches.push(Batch { id: self.batch, shard, keys });
             }
@@ -326,10 +330,12 @@ impl Keeper {
         }
     }
 
-    fn forget_sent(&mut self) {
-        for sent in core::mem::take(&mut self.sent).into_values() {
-            self.abandon(&sent);
-        }
+    fn forget_sent(&mut self, shards: u64) {
+        let all = core::mem::take(&mut self.sent);
+        let these = |(_, sent): &(u64, Sent)| shards & bit(sent.shard) != 0;
+        let (gone, kept): (BTreeMap<_, _>, BTreeMap<_, _>) = all.into_iter().partition(these);
+        self.sent = kept;
+        gone.values().for_each(|sent| self.abandon(sent));
     }
 
     fn forget_settled(&mut self, now: Instant, these: &[At]) {
@@ -346,6 +352,16 @@ impl Keeper {
             }
         }
     }
+}
+
+/// Where a key is kept that every gateway calls so.
+pub(crate) const fn shard_of([_, second]: [u64; 2]) -> u64 {
+    second % SHARDS
+}
+
+/// The set of this one.
+pub(crate) const fn bit(shard: u64) -> u64 {
+    1 << (shard % SHARDS)
 }
 
 const _: () = assert!(GUARD.as_millis() < LEASE.as_millis());

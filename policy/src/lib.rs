@@ -23,6 +23,7 @@ pub mod mechanism;
 pub mod plan;
 mod recover;
 mod route;
+pub mod shed;
 #[cfg(any(test, feature = "sim"))]
 pub mod sim;
 mod steer;
@@ -34,17 +35,20 @@ use core::time::Duration;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use crate::admit::Chain;
+use crate::admit::rate_limit::settle;
+use crate::admit::{Ask, Chain};
 use crate::cache::Caching;
 use crate::course::over;
 use crate::decision::{Answer, Decision, Event};
 use crate::degrade::Switches;
-use crate::facts::Facts;
+use crate::facts::{Facts, Headers};
 use crate::flight::{Ending, Flight, Otherwise, Phase, Record, Tries};
 use crate::ledger::Ledger;
 use crate::plan::Plan;
+use crate::recover::hedge::Paces;
 use crate::recover::idempotent;
 use crate::route::Hit;
+use crate::shed::Shed;
 use crate::steer::{Pinned, Steer};
 use crate::time::{Instant, Now};
 use crate::world::{Effect, Signal, Snapshot};
@@ -57,6 +61,8 @@ pub struct Policy {
     chain: Chain,
     steer: Steer,
     switches: Switches,
+    shed: Shed,
+    paces: Paces,
     in_flight: u32,
     /// A flight has been parked since the last poll.
     parked: bool,
@@ -73,11 +79,13 @@ impl Policy {
             ledger.prepare();
         }
         Self {
+            shed: Shed::new(&ledger, &plan, seed),
             plan: steer.pin(plan),
             ledger,
             chain: Chain::default(),
             steer,
             switches: Switches::default(),
+            paces: Paces::default(),
             in_flight: 0,
             parked: false,
             latest: Instant::default(),
@@ -89,6 +97,8 @@ impl Policy {
         if plan.limits.slide() {
             self.ledger.prepare();
         }
+        self.shed.adopt(&plan);
+        self.paces.forget(&plan);
         self.plan = self.steer.pin(plan);
         self.steer.forget();
     }
@@ -102,6 +112,7 @@ impl Policy {
             Hit::Method => (None, Phase::Misplaced),
             Hit::None => (None, Phase::New),
         };
+        let found = route.and_then(|id| self.plan.route(id));
         Flight {
             plan: Rc::clone(&self.plan),
             arrived: now.at,
@@ -109,8 +120,13 @@ impl Policy {
             phase,
             stage: 0,
             asked: None,
+            deadline: recover::deadline(now, found, facts),
+            keep: recover::keep(found, facts),
             tries: Tries::default(),
             attempt: None,
+            second: None,
+            hedge: flight::Hedge::None,
+            pace: self.paces.of(found, facts),
             permit: None,
             limit: None,
             violated: None,
@@ -123,6 +139,7 @@ impl Policy {
             trail: flight::Trail::default(),
             parked: None,
             caching: Caching::default(),
+            tenant: None,
         }
     }
 
@@ -149,6 +166,17 @@ impl Policy {
             (Phase::Calling, Event::Failed { failure, replayable }) => {
                 self.recover(now, flight, failure, replayable && idempotent(facts.method))
             }
+            (Phase::Calling, Event::Slow) => self.slow(now, flight),
+            (Phase::Racing, Event::Responded { status }) => {
+                self.outrun(now, flight);
+                self.responded(now, facts, flight, status)
+            }
+            (Phase::Racing, Event::Overtaken { status }) => {
+                self.overtaken(now, facts, flight, status)
+            }
+            (Phase::Racing, Event::Fell { second, failure }) => {
+                self.fell(now, flight, second, failure)
+            }
             (Phase::Waiting, Event::Woke) => self.woke(now, flight),
             (Phase::Looking, Event::Missed) => self.missed(now, flight),
             // A caller that brings an event out of order is told so, and the request is over.
@@ -159,6 +187,7 @@ impl Policy {
                 | Phase::Parked
                 | Phase::Queued
                 | Phase::Calling
+                | Phase::Racing
                 | Phase::Waiting
                 | Phase::Looking
                 | Phase::Over,
@@ -166,9 +195,31 @@ impl Policy {
                 | Event::Learned
                 | Event::Responded { .. }
                 | Event::Failed { .. }
+                | Event::Slow
+                | Event::Overtaken { .. }
+                | Event::Fell { .. }
                 | Event::Woke
                 | Event::Missed,
             ) => over(flight, Answer::problem(500, "event.unexpected")),
+        }
+    }
+
+    /// The response that is passed on has this head: limits that take their cost from it are
+    /// charged the rest. Without such limits it does nothing.
+    pub fn settle(
+        &mut self,
+        now: Now,
+        facts: &Facts<'_>,
+        flight: &mut Flight,
+        response: Headers<'_>,
+    ) {
+        let plan = Rc::clone(&flight.plan);
+        let route = flight.route.and_then(|id| Some((plan.rules.limits_of(id)?, plan.route(id)?)));
+        if let Some((rule, route)) = route.filter(|_| plan.limits.follow()) {
+            let now = self.forward(now);
+            let (ledger, limits) = (&*self.ledger, &plan.limits);
+            let ask = Ask { now, facts, route: route.key, ledger, limits };
+            settle(&ask, rule, response, flight);
         }
     }
 
@@ -185,6 +236,9 @@ impl Policy {
             // It left the queue: its turn goes to the next, if none has come after it.
             self.ledger.give_back(&receipt, meter);
         }
+        if let Some(tenant) = flight.tenant.take() {
+            self.ledger.tenants.leave(tenant);
+        }
         if let Some(route) = flight.route {
             let plan = Rc::clone(&flight.plan);
             self.chain.end(&self.ledger, &plan.rules, route, &mut flight);
@@ -196,6 +250,7 @@ impl Policy {
             upstream: last.map(|spot| spot.upstream),
             endpoint: last.and_then(|spot| flight.plan.endpoint(spot)).map(|e| e.key),
             attempts: flight.tries.calls,
+            hedge: flight.hedge,
             arrived: flight.arrived,
             took: now.at.since(flight.arrived),
             answer: flight.answer,
@@ -215,14 +270,19 @@ impl Policy {
             Signal::Tick => {
                 let plan = Rc::clone(&self.plan);
                 self.steer.tick(&plan, now.at);
+                self.shed.tick(&self.ledger, &plan, now.at, self.in_flight);
             }
             Signal::Force { breaker, force } => {
                 self.ledger.force(breaker, now.at, force);
             }
             Signal::Vitals { out } => self.steer.heed(&self.plan, now.at, out),
-            Signal::Switches(switches) => self.switches = switches.clone(),
+            Signal::Pressure { lag } => self.shed.lagged(lag),
+            Signal::Switches(switches) => {
+                self.steer.drain(&self.plan, now.at, &switches.drained);
+                self.switches = switches.clone();
+            }
             // Nothing that decides listens to these yet.
-            Signal::Members { .. } | Signal::Probed { .. } | Signal::Pressure { .. } => {}
+            Signal::Members { .. } | Signal::Probed { .. } => {}
         }
     }
 
@@ -238,7 +298,11 @@ impl Policy {
 
     /// What this worker knows, for the admin API.
     pub fn inspect(&self, _now: Now) -> Snapshot {
-        Snapshot { in_flight: self.in_flight, endpoints: self.steer.seats().collect() }
+        Snapshot {
+            in_flight: self.in_flight,
+            endpoints: self.steer.seats().collect(),
+            shedding: self.shed.shedding(),
+        }
     }
 
     /// A clock that goes back stands still instead.

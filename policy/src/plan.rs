@@ -2,6 +2,7 @@
 
 use core::hash::Hasher;
 use core::time::Duration;
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use siphasher::sip::SipHasher13;
@@ -11,13 +12,15 @@ use crate::admit::bound::Promise;
 use crate::admit::rate_limit::Limits;
 use crate::cache;
 use crate::degrade::Fallback;
-use crate::draft::Balance;
 use crate::draft::retry::Retry;
 use crate::facts::Facts;
 use crate::health::Check;
 use crate::ledger::BreakerKey;
+use crate::mechanism::adaptive::Rule;
 use crate::mechanism::lease::Terms;
 use crate::route::Table;
+use crate::shed::Priority;
+use crate::steer::balance::Rule as BalanceRule;
 use crate::steer::guard::Resilience;
 
 macro_rules! id {
@@ -80,6 +83,7 @@ pub struct Plan {
     pub(crate) upstreams: Vec<Upstream>,
     pub(crate) replies: Vec<Reply>,
     pub(crate) limits: Limits,
+    pub(crate) shed: crate::shed::node::Rule,
     pub(crate) rules: Rules,
     pub(crate) table: Table,
 }
@@ -94,6 +98,8 @@ pub struct Route {
     pub group: Option<(String, GroupKey)>,
     /// It lives on in survival mode.
     pub vital: bool,
+    /// What is given up last, and first, when there is too much.
+    pub priority: Priority,
     pub(crate) fallback: Option<Fallback>,
     pub(crate) cache: Option<cache::Rule>,
     pub(crate) target: Target,
@@ -136,18 +142,25 @@ pub struct Upstream {
     pub endpoints: Vec<Endpoint>,
     /// Pool bound per worker and endpoint.
     pub connections_max: u32,
+    /// The most requests that wait for a connection of one full pool.
+    pub queue_max: u32,
+    /// How long they wait.
+    pub(crate) queue_wait: Duration,
     /// An idle connection is closed after this long.
     pub keepalive: Duration,
     pub(crate) spread: Spread,
     pub(crate) timeouts: Timeouts,
     pub(crate) resilience: Resilience,
+    pub(crate) adaptive: Option<Rule>,
     pub(crate) health: Option<Check>,
 }
 
 /// How requests are spread over the endpoints, worked out ahead.
 #[derive(Debug)]
 pub(crate) struct Spread {
-    pub(crate) balance: Balance,
+    pub(crate) balance: BalanceRule,
+    /// Some servers are in the gateway's own zone and some are not, and that matters.
+    pub(crate) zoned: bool,
     /// Endpoints (by place in the upstream) in the order of smooth weighted round robin, one turn.
     pub(crate) turn: Box<[u16]>,
     /// Sums of weights up to and including each endpoint.
@@ -170,6 +183,9 @@ pub struct Endpoint {
     /// As written: `host:port`.
     pub address: String,
     pub weight: u32,
+    pub labels: BTreeMap<String, String>,
+    /// In the gateway's own zone.
+    pub(crate) near: bool,
 }
 
 /// A reply that the operator wrote.
@@ -231,6 +247,12 @@ impl Plan {
             let each = each.map(move |e| (name, Some(e.address.as_str()), BreakerKey::from(e.key)));
             whole.into_iter().chain(each)
         })
+    }
+
+    /// The endpoint of that upstream with that server, as written.
+    pub fn endpoint(&self, upstream: &str, server: &str) -> Option<&Endpoint> {
+        let upstream = self.upstreams.iter().find(|it| it.name == upstream)?;
+        upstream.endpoints.iter().find(|it| it.address == server)
     }
 
     /// The files that hold bodies of replies. Whoever may open files gives what they hold to

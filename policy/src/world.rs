@@ -6,9 +6,10 @@ use crate::degrade::Switches;
 use crate::health::{Probe, Sign};
 use crate::ledger::BreakerKey;
 use crate::plan::{EndpointKey, UpstreamKey};
+use crate::shed::Shedding;
 use crate::time::Instant;
 
-pub use crate::mechanism::breaker::{Force, State, View};
+pub use crate::mechanism::breaker::{Cause, Force, State, Thresholds, View};
 
 /// News from outside.
 #[derive(Clone, Copy, Debug)]
@@ -27,7 +28,7 @@ pub enum Signal<'a> {
     Vitals { out: &'a [EndpointKey] },
     /// What operators have switched by hand. The whole truth each time.
     Switches(&'a Switches),
-    /// How late this worker's loop runs. For shedding load.
+    /// How late this worker's loop came round. Before each tick.
     Pressure { lag: Duration },
 }
 
@@ -44,6 +45,7 @@ pub enum Effect {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Snapshot {
     pub in_flight: u32,
+    pub shedding: Shedding,
     /// Requests under way at each endpoint, from this worker.
     pub endpoints: Vec<(EndpointKey, u32)>,
 }

@@ -99,7 +99,9 @@ impl World {
                 Decision::Answer(answer) => {
                     break Outcome::Answer(answer.status, answer.degraded);
                 }
-                Decision::Wait(_) | Decision::Learn(_) => panic!("{decision:?}"),
+                Decision::Wait(_) | Decision::Learn(_) | Decision::Hedge(_) | Decision::Await => {
+                    panic!("{decision:?}")
+                }
             };
             decision = policy.decide(now, facts, &mut flight, next);
         };

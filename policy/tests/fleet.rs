@@ -50,6 +50,21 @@ fn a_leased_limit_is_used_to_the_full_and_never_beyond() {
 }
 
 #[test]
+fn over_twenty_seconds_nearly_nothing_of_a_limit_is_lost() {
+    for rate in [300, 1667, 10_000] {
+        let written = plan(3, &format!("{rate}/s"), rate, "closed");
+        let mut world = World::new(&written, 1, 3, 2, QUIET);
+        load(&mut world, &mut Dice::new(2), 3, 3 * rate, 20 * SEC);
+        world.run_until(22 * SEC);
+        let (admitted, most) = (world.admitted.len() as u64, 21 * rate);
+        assert_eq!(excess(&world.admitted, SEC, rate, rate), 0);
+        assert!(admitted <= most && admitted * 100 >= most * 99, "{rate}/s: {admitted} of {most}");
+        let bound = if rate < 1667 { 40 } else { 100 };
+        assert!(world.commands * bound <= world.requests, "{rate}/s: {} commands", world.commands);
+    }
+}
+
+#[test]
 fn one_a_minute_over_three_gateways_admits_one_a_minute() {
     let mut world = World::new(&plan(3, "1/min", 1, "closed"), 1, 3, 2, QUIET);
     for i in 0..300 {

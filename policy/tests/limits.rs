@@ -10,7 +10,7 @@ use sluice_policy::decision::{Decision, Event};
 use sluice_policy::facts::{Facts, Identity};
 use sluice_policy::flight::{Ending, Finish, Flight};
 use sluice_policy::ledger::Ledger;
-use sluice_policy::sim::facts;
+use sluice_policy::sim::{Head, facts};
 use sluice_policy::time::{Instant, Now, Wall};
 
 fn policy(limits: &str, route: &str) -> Policy {
@@ -179,4 +179,65 @@ fn every_violated_limit_is_told_and_a_shadow_never() {
         flight.plan().limit_name(*limit) != "s" && (*quota, *left) == (1, 0)
     }));
     end(&mut policy, 1000, flight);
+}
+
+/// What the response says it has cost, in the field that the limit names.
+fn settle(policy: &mut Policy, ms: u64, flight: &mut Flight, cost: &str) {
+    let head = Head::new(&[("X-Cost", cost)]);
+    policy.settle(now(ms), &facts("/"), flight, head.headers());
+}
+
+#[test]
+fn a_cost_that_the_response_states_is_paid_in_full_and_into_debt() {
+    // (kind, after the debt of 15 of 10: still refused, then admitted, in ms)
+    let table = [
+        ("rate = \"1/s\"\nburst = 10", 5_999, 6_000),
+        ("kind = \"fixed\"\nrate = \"10/min\"", 59_999, 60_000),
+    ];
+    for (kind, refused, admitted) in table {
+        let limits = format!("[limit.l]\n{kind}\ncost = \"response:x-cost\"");
+        let mut policy = policy(&limits, "limits = [\"l\"]");
+        let at = 600_000;
+        let mut flights = Vec::new();
+        for (cost, left) in [("5", 5), ("10", 0)] {
+            let (_, mut flight) = ask(&mut policy, at, &facts("/"));
+            settle(&mut policy, at, &mut flight, cost);
+            assert_eq!(flight.limit().unwrap().left, left, "{kind}");
+            flights.push(flight);
+        }
+        flights.into_iter().for_each(|flight| end(&mut policy, at, flight));
+        assert_eq!(status(&mut policy, at + refused, &facts("/")), 429, "{kind}");
+        assert_eq!(status(&mut policy, at + admitted, &facts("/")), 200, "{kind}");
+    }
+}
+
+#[test]
+fn whatever_responses_cost_what_is_spent_stays_within_the_bound() {
+    let limits = "[limit.l]\nrate = \"10/s\"\nburst = 20\ncost = \"response:x-cost\"";
+    let mut policy = policy(limits, "limits = [\"l\"]");
+    let mut spent = 0;
+    // One at a time: each is settled before the next is asked.
+    for ms in (1000..31_000).step_by(10) {
+        let (decision, mut flight) = ask(&mut policy, ms, &facts("/"));
+        if matches!(decision, Decision::Answer(answer) if answer.status == 200) {
+            let cost = 1 + ms / 10 % 20;
+            settle(&mut policy, ms, &mut flight, &cost.to_string());
+            spent += cost;
+        }
+        end(&mut policy, ms, flight);
+    }
+    // The burst, the rate, and one request's cost that came to light too late.
+    assert!((280..=20 + 300 + 19).contains(&spent), "{spent}");
+}
+
+#[test]
+fn nonsense_in_the_response_costs_one() {
+    let limits = "[limit.l]\nrate = \"10/h\"\ncost = \"response:x-cost\"";
+    let mut policy = policy(limits, "limits = [\"l\"]");
+    for (cost, left) in [("", 9), ("-3", 8), ("0", 7), ("many", 6), ("1", 5), ("2", 3)] {
+        let (_, mut flight) = ask(&mut policy, 1000, &facts("/"));
+        settle(&mut policy, 1000, &mut flight, cost);
+        assert_eq!(flight.limit().unwrap().left, left, "{cost:?}");
+        end(&mut policy, 1000, flight);
+    }
 }

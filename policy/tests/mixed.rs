@@ -6,7 +6,7 @@ use std::sync::Arc;
 use sluice_policy::Policy;
 use sluice_policy::decision::{Decision, Event};
 use sluice_policy::flight::{Ending, Finish};
-use sluice_policy::keeper::{Batch, Keeper};
+use sluice_policy::keeper::{ALL, Batch, Keeper};
 use sluice_policy::ledger::Ledger;
 use sluice_policy::sim::facts;
 use sluice_policy::sim::reserve::Store;
@@ -36,7 +36,7 @@ fn gateway(limits: &str, names: &str) -> Gateway {
     store.warm("1");
     let mut it = Gateway { policy: Policy::new(plan, ledger, 1), keeper, store, now: 1000 * MS };
     let now = it.now().at;
-    it.keeper.linked(now);
+    it.keeper.linked(now, ALL);
     it
 }
 

@@ -185,3 +185,46 @@ fn filters_are_listed_in_their_order() {
     assert_eq!(names, ["addresses", "size", "limits", "concurrency"]);
     assert!(sluice_policy::admit::FILTERS.iter().all(|(_, line)| line.ends_with('.')));
 }
+
+#[test]
+fn what_balancing_cannot_mean_is_refused() {
+    for (written, path, message) in [
+        (
+            r#"balance = { kind = "hash", key = [] }"#,
+            "balance.key",
+            "every request would be the same",
+        ),
+        (
+            r#"balance = { kind = "hash", key = ["ip", "usr"] }"#,
+            "balance.key[1]",
+            "`usr` is no part of a key",
+        ),
+        (r#"balance = { kind = "hash", headroom = "0%" }"#, "balance.headroom", "0% is no room"),
+        (
+            r#"balance = { kind = "p2c", headroom = "25%" }"#,
+            "balance.headroom",
+            "it means nothing here",
+        ),
+        (r#"balance = { kind = "hash", decay = "1s" }"#, "balance.decay", "it means nothing here"),
+        (
+            r#"balance = { kind = "peak_ewma", decay = "1h" }"#,
+            "balance.decay",
+            "1h is out of bounds",
+        ),
+    ] {
+        let plan = SOUND.replacen("[limit.fair]", &format!("{written}\n[limit.fair]"), 1);
+        let found = problems(&plan);
+        let found: Vec<_> = found.iter().map(|p| (p.path.as_str(), p.message.as_str())).collect();
+        assert_eq!(found, [(format!("upstream.a.{path}").as_str(), message)], "{written}");
+    }
+    for (labels, path) in [
+        (r#"{ Zone = "a" }"#, "labels.Zone"),
+        (r#"{ zone = "" }"#, "labels.zone"),
+        (r#"{ "a b" = "a" }"#, "labels.a b"),
+    ] {
+        let server = format!(r#"{{ addr = "10.0.0.1:80", labels = {labels} }}"#);
+        let found = problems(&SOUND.replacen(r#""10.0.0.1:80""#, &server, 1));
+        let found: Vec<_> = found.iter().map(|p| p.path.as_str()).collect();
+        assert_eq!(found, [format!("upstream.a.servers[0].{path}")], "{labels}");
+    }
+}

@@ -5,7 +5,9 @@
 //! longer than [`wait::LIMIT`], and no test sleeps: it waits for what it wants to see.
 
 pub mod client;
+pub mod company;
 pub mod config;
+pub mod load;
 pub mod nginx;
 pub mod origin;
 pub mod process;
@@ -15,7 +17,9 @@ pub mod wait;
 pub mod wire;
 
 pub use client::{Client, Response};
+pub use company::{Authority, Cluster, Sentinel};
 pub use config::Config;
+pub use load::{Load, Seen};
 pub use nginx::Nginx;
 pub use origin::{Connection, Origin, Refusing, Request};
 pub use process::{Finished, Signal, Sluice};

@@ -3,13 +3,13 @@
 
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::path::Path;
 use std::process::{Child, Command, Stdio};
-use std::time::Duration;
 
 use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
 
-use crate::wait::eventually;
+use crate::wait::{LIMIT, eventually};
 
 /// A running Redis that keeps nothing on disk. Dropping it ends exactly this process.
 #[derive(Debug)]
@@ -17,6 +17,7 @@ pub struct Redis {
     child: Child,
     dir: TempDir,
     addr: SocketAddr,
+    args: Vec<String>,
 }
 
 impl Redis {
@@ -26,18 +27,39 @@ impl Redis {
     /// When there is none although `CI` says that there must be.
     #[must_use]
     pub fn start() -> Option<Self> {
+        let redis = Self::start_with(&[])?;
+        redis.warm();
+        Some(redis)
+    }
+
+    /// With arguments of its own, knowing nothing.
+    ///
+    /// # Panics
+    /// When there is none although `CI` says that there must be.
+    #[must_use]
+    pub fn start_with(args: &[&str]) -> Option<Self> {
         if Command::new("redis-server").arg("--version").stdout(Stdio::null()).status().is_err() {
             assert!(std::env::var_os("CI").is_none(), "redis-server is not installed");
             eprintln!("skipped: redis-server is not installed");
             return None;
         }
         let dir = TempDir::new().expect("a temporary folder");
-        // Redis can't tell which port it got, so one is picked and given back just before.
-        let addr = TcpListener::bind("127.0.0.1:0").and_then(|l| l.local_addr()).expect("a port");
-        let child = run(addr, &dir);
-        let redis = Self { child, dir, addr };
-        redis.warm();
-        Some(redis)
+        let addr = free_port();
+        let args: Vec<String> = args.iter().map(|arg| (*arg).to_owned()).collect();
+        let child = run(addr, &dir, &args);
+        Some(Self { child, dir, addr, args })
+    }
+
+    /// A copy of this one, that follows it.
+    #[must_use]
+    pub fn replica(&self) -> Self {
+        let port = self.addr.port().to_string();
+        let args = ["--replicaof", "127.0.0.1", &port, "--repl-diskless-sync-delay", "0"];
+        let replica = Self::start_with(&args).expect("another of the same");
+        eventually("a replica in step", || {
+            (replica.info("replication", "master_link_status") == "up").then_some(())
+        });
+        replica
     }
 
     #[must_use]
@@ -91,11 +113,17 @@ impl Redis {
 
     /// Runs again on the same port, knowing nothing.
     pub fn restart(&mut self) {
-        self.child = run(self.addr, &self.dir);
+        self.child = run(self.addr, &self.dir, &self.args);
     }
 
-    fn try_ask(&self, words: &[&str]) -> Option<String> {
+    pub fn try_ask(&self, words: &[&str]) -> Option<String> {
         try_ask(self.addr, words)
+    }
+
+    /// Its folder, which is gone with it.
+    #[must_use]
+    pub fn dir(&self) -> &Path {
+        self.dir.path()
     }
 }
 
@@ -106,22 +134,30 @@ impl Drop for Redis {
     }
 }
 
-fn run(addr: SocketAddr, dir: &TempDir) -> Child {
+/// Redis can't tell which port it got, so one is picked and given back just before.
+pub(crate) fn free_port() -> SocketAddr {
+    TcpListener::bind("127.0.0.1:0").and_then(|l| l.local_addr()).expect("a port")
+}
+
+fn run(addr: SocketAddr, dir: &TempDir, args: &[String]) -> Child {
     let child = Command::new("redis-server")
         .args(["--bind", "127.0.0.1", "--port", &addr.port().to_string(), "--save", ""])
         .args(["--appendonly", "no", "--maxmemory-policy", "noeviction", "--dir"])
         .arg(dir.path())
+        .args(args)
         .stdout(Stdio::null())
         .spawn()
         .expect("start redis-server");
-    eventually("Redis to answer", || try_ask(addr, &["PING"]).filter(|pong| pong == "+PONG\r\n"));
+    eventually("Redis to answer", || {
+        try_ask(addr, &["PING"]).filter(|pong| pong == "+PONG\r\n" || pong.starts_with("-NOAUTH"))
+    });
     child
 }
 
 /// One line, or the whole of a bulk text.
-fn try_ask(addr: SocketAddr, words: &[&str]) -> Option<String> {
+pub(crate) fn try_ask(addr: SocketAddr, words: &[&str]) -> Option<String> {
     let mut stream = TcpStream::connect(addr).ok()?;
-    stream.set_read_timeout(Some(Duration::from_secs(5))).ok()?;
+    stream.set_read_timeout(Some(LIMIT)).ok()?;
     let mut command = format!("*{}\r\n", words.len());
     for word in words {
         command.push_str(&format!("${}\r\n{word}\r\n", word.len()));

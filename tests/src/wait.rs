@@ -75,6 +75,14 @@ pub fn moment() {
     drop(never.0.changed.wait_timeout(guard, Duration::from_millis(50)));
 }
 
+/// Waits for a point in time. For load that comes at a rate; never to give the gateway time for
+/// something.
+pub fn pace(until: Instant) {
+    let never = Gate::new();
+    let guard = never.0.lock();
+    drop(never.0.changed.wait_timeout(guard, until.saturating_duration_since(Instant::now())));
+}
+
 /// Asks again and again until `look` finds something. For what announces nothing, such as a file
 /// another process writes; prefer [`Watched::until`].
 ///

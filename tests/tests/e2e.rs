@@ -5,6 +5,8 @@
 
 #[path = "e2e/admin.rs"]
 mod admin;
+#[path = "e2e/again.rs"]
+mod again;
 #[path = "e2e/algorithms.rs"]
 mod algorithms;
 #[path = "e2e/balance.rs"]
@@ -21,6 +23,8 @@ mod ceilings;
 mod commands;
 #[path = "e2e/counted.rs"]
 mod counted;
+#[path = "e2e/deadlines.rs"]
+mod deadlines;
 #[path = "e2e/degrade.rs"]
 mod degrade;
 #[path = "e2e/duplex.rs"]
@@ -35,6 +39,8 @@ mod files;
 mod framing;
 #[path = "e2e/health.rs"]
 mod health;
+#[path = "e2e/hedging.rs"]
+mod hedging;
 #[path = "e2e/journal.rs"]
 mod journal;
 #[path = "e2e/judged.rs"]
@@ -47,6 +53,8 @@ mod life;
 mod limits;
 #[path = "e2e/names.rs"]
 mod names;
+#[path = "e2e/overload.rs"]
+mod overload;
 #[path = "e2e/papers.rs"]
 mod papers;
 #[path = "e2e/pipelining.rs"]
@@ -57,6 +65,8 @@ mod proxying;
 mod refused;
 #[path = "e2e/resilience.rs"]
 mod resilience;
+#[path = "e2e/rest.rs"]
+mod rest;
 #[path = "e2e/reuse.rs"]
 mod reuse;
 #[path = "e2e/routing.rs"]
@@ -67,5 +77,11 @@ mod samples;
 mod service;
 #[path = "e2e/shared.rs"]
 mod shared;
+#[path = "e2e/spent.rs"]
+mod spent;
+#[path = "e2e/steering.rs"]
+mod steering;
 #[path = "e2e/streaming.rs"]
 mod streaming;
+#[path = "e2e/waiting.rs"]
+mod waiting;

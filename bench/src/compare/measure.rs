@@ -16,7 +16,7 @@ use serde::{Deserialize, Serialize};
 
 use super::process::{Running, free_ports};
 use super::verdict::{Bottleneck, Shares, Usage};
-use super::{Comparison, Contender, Scenario};
+use super::{Comparison, Contender, Preset, Scenario};
 use crate::cpu::{self, Scheduled};
 use crate::histogram::{Latencies, Percentiles, human_us};
 use crate::http::response::Reader;
@@ -77,7 +77,13 @@ pub(super) fn run(
     let (mut origin, origin_address) = Running::origin(&folder, comparison.origin_cpu)?;
     origin.await_ready(|| answers(origin_address.port(), scenario))?;
     let [port, admin_port] = free_ports()?;
-    let site = Site { folder: &folder, port, admin_port, origin_port: origin_address.port() };
+    let site = Site {
+        folder: &folder,
+        port,
+        admin_port,
+        origin_port: origin_address.port(),
+        limited: scenario.preset == Preset::Limit,
+    };
     let (proxy, port) = match contender {
         Contender::Direct => (None, origin_address.port()),
         Contender::Proxy { peer, program } => {

@@ -12,6 +12,8 @@ use crate::load::{Arrivals, Head, Pace, Target, Work};
 pub enum Preset {
     /// 64 connections kept alive, 128 bytes down, flat out
     Plain,
+    /// As plain, and every request counts against a limit by its X-Api-Key
+    Limit,
     /// A new connection for every request, 64 at a time, 128 bytes down, flat out
     Conn,
     /// Open loop at --rate over 256 connections kept alive, 128 bytes down
@@ -34,6 +36,7 @@ impl Preset {
     pub fn name(self) -> &'static str {
         match self {
             Self::Plain => "plain",
+            Self::Limit => "limit",
             Self::Conn => "conn",
             Self::Rate => "rate",
             Self::Large => "large",
@@ -46,6 +49,7 @@ impl Scenario {
         let Self { rate, duration, .. } = self;
         let what = match self.preset {
             Preset::Plain => "64 connections kept alive, 128 bytes down, flat out".to_owned(),
+            Preset::Limit => "as plain, and a limit on a header's value".to_owned(),
             Preset::Conn => {
                 "a new connection for every request, 64 at a time, 128 bytes down".to_owned()
             }
@@ -58,7 +62,7 @@ impl Scenario {
     /// Content bytes of every answer.
     pub fn answer_bytes(&self) -> u64 {
         match self.preset {
-            Preset::Plain | Preset::Conn | Preset::Rate => 128,
+            Preset::Plain | Preset::Limit | Preset::Conn | Preset::Rate => 128,
             Preset::Large => 1 << 20,
         }
     }
@@ -71,16 +75,20 @@ impl Scenario {
     /// The load for a target on this port.
     pub fn work(&self, port: u16) -> Result<Work> {
         let (connections, pace, connect_each) = match self.preset {
-            Preset::Plain => (64, Pace::Closed, false),
+            Preset::Plain | Preset::Limit => (64, Pace::Closed, false),
             Preset::Conn => (64, Pace::Closed, true),
             Preset::Rate => {
                 (256, Pace::Open { rate: self.rate, arrivals: Arrivals::Constant }, false)
             }
             Preset::Large => (16, Pace::Closed, false),
         };
+        let headers = match self.preset {
+            Preset::Limit => vec![("X-Api-Key".to_owned(), "bench-1".to_owned())],
+            Preset::Plain | Preset::Conn | Preset::Rate | Preset::Large => Vec::new(),
+        };
         Ok(Work {
             target: Target::resolve(&format!("http://127.0.0.1:{port}{}", self.path()), false)?,
-            head: Head { method: "GET".parse().map_err(anyhow::Error::msg)?, headers: Vec::new() },
+            head: Head { method: "GET".parse().map_err(anyhow::Error::msg)?, headers },
             body_bytes: 0,
             connections,
             pace,

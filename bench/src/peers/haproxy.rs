@@ -23,10 +23,14 @@ impl Peer for Haproxy {
     fn launch(&self, site: &Site<'_>) -> Launch {
         Launch {
             arguments: vec!["-db".into(), "-f".into(), site.path("haproxy.cfg")],
-            files: vec![("haproxy.cfg", site.fill(CONFIGURATION))],
+            files: vec![("haproxy.cfg", site.fill(CONFIGURATION).replace("{LIMIT}", site.limit(LIMIT)))],
         }
     }
 }
+
+const LIMIT: &str = r"    stick-table type string len 64 size 1m expire 60s store http_req_rate(1s)
+    http-request track-sc0 req.hdr(x-api-key)
+    http-request deny deny_status 429 if { sc_http_req_rate(0) gt 1000000 }";
 
 /// It writes no files itself: the access log is its standard output, which the run keeps. The
 /// dice and the log level do what the others' sampling does: 1 % of the good, all errors.
@@ -47,6 +51,7 @@ defaults
 frontend front
     bind 127.0.0.1:{PORT} backlog 4096
     option forwardfor
+{LIMIT}
     http-request set-var(txn.id) uuid()
     http-request set-var(txn.dice) rand(100)
     http-request set-header X-Request-Id %[var(txn.id)]

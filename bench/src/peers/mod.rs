@@ -58,6 +58,8 @@ pub struct Site<'a> {
     /// Free, for peers that want a second one.
     pub admin_port: u16,
     pub origin_port: u16,
+    /// Each request counts against a limit by its `X-Api-Key`, far above what any peer serves.
+    pub limited: bool,
 }
 
 /// What to write and what to start.
@@ -76,6 +78,11 @@ impl Site<'_> {
             .replace("{ORIGIN_PORT}", &self.origin_port.to_string())
             .replace("{PORT}", &self.port.to_string())
             .replace("{FOLDER}", &self.folder.display().to_string())
+    }
+
+    /// The lines, when requests are limited.
+    pub fn limit<'a>(&self, lines: &'a str) -> &'a str {
+        if self.limited { lines } else { "" }
     }
 
     /// A file of this run.
@@ -102,11 +109,12 @@ mod tests {
     #[test]
     fn every_peer_fills_its_templates() {
         let folder = Path::new("/run-folder");
-        let site = Site { folder, port: 1001, admin_port: 1002, origin_port: 1003 };
+        let site = Site { folder, port: 1001, admin_port: 1002, origin_port: 1003, limited: true };
         for peer in PEERS {
             let launch = peer.launch(&site);
             let text: String = launch.files.iter().map(|(_, text)| text.as_str()).collect();
-            for left in ["{PORT}", "{ADMIN_PORT}", "{ORIGIN_PORT}", "{FOLDER}"] {
+            for left in ["{PORT}", "{ADMIN_PORT}", "{ORIGIN_PORT}", "{FOLDER}", "{LIMIT}", "{ZONE}"]
+            {
                 assert!(!text.contains(left), "{}: {left}", peer.name());
             }
             for expected in ["127.0.0.1:1001", "127.0.0.1:1003", "/run-folder/access.log"] {

@@ -31,9 +31,15 @@ impl Peer for Nginx {
                 "-c".into(),
                 site.path("nginx.conf"),
             ],
-            files: vec![("nginx.conf", site.fill(CONFIGURATION))],
+            files: vec![("nginx.conf", configuration(site))],
         }
     }
+}
+
+fn configuration(site: &Site<'_>) -> String {
+    site.fill(CONFIGURATION)
+        .replace("{ZONE}", site.limit("limit_req_zone $http_x_api_key zone=bench:32m rate=1000000r/s;"))
+        .replace("{LIMIT}", site.limit("limit_req zone=bench burst=1000000 nodelay;"))
 }
 
 /// Buffers stay off the disk; connections live as long as the run; the pool holds whatever the
@@ -77,6 +83,7 @@ http {
     keepalive_requests 1000000000;
     client_max_body_size 0;
 
+    {ZONE}
     upstream origin {
         server 127.0.0.1:{ORIGIN_PORT} max_fails=0;
         keepalive 1024;
@@ -86,6 +93,7 @@ http {
     server {
         listen 127.0.0.1:{PORT} backlog=4096;
         location / {
+            {LIMIT}
             proxy_pass http://origin;
             proxy_http_version 1.1;
             proxy_set_header Connection "";

@@ -31,7 +31,7 @@ impl Peer for Sluice {
     fn launch(&self, site: &Site<'_>) -> Launch {
         Launch {
             arguments: vec!["run".into(), "-c".into(), site.path("sluice.toml")],
-            files: vec![("sluice.toml", site.fill(CONFIGURATION))],
+            files: vec![("sluice.toml", configuration(site))],
         }
     }
 }
@@ -40,6 +40,18 @@ fn list(paths: &[PathBuf]) -> String {
     let names: Vec<_> = paths.iter().map(|path| path.display().to_string()).collect();
     names.join(" or ")
 }
+
+fn configuration(site: &Site<'_>) -> String {
+    site.fill(CONFIGURATION)
+        .replace("{USE_LIMIT}", site.limit("limits = [\"bench\"]"))
+        .replace("{LIMIT}", site.limit(LIMIT))
+}
+
+const LIMIT: &str = r#"
+[limit.bench]
+key = ["api_key"]
+rate = "1000000/s"
+"#;
 
 const CONFIGURATION: &str = r#"version = 1
 
@@ -56,7 +68,8 @@ servers = ["127.0.0.1:{ORIGIN_PORT}"]
 [route.all]
 match = "/{*rest}"
 to = "origin"
-
+{USE_LIMIT}
+{LIMIT}
 [log.access]
 to = "{FOLDER}/access.log"
 format = "json"

@@ -6,15 +6,17 @@ use axum::extract::State;
 use axum::http::{HeaderMap, StatusCode};
 use axum::response::{IntoResponse, Response};
 use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
 use sluice_policy::ledger::BreakerKey;
 use sluice_policy::time::Instant;
-use sluice_policy::unit::Span;
-use sluice_policy::world::{Force, State as Standing, View};
+use sluice_policy::unit::{Ratio, Span};
+use sluice_policy::world::{Force, State as Standing, Thresholds, View};
 
 use super::guard::may_change;
 use super::{Room, refuse};
 use crate::clock::WallOffset;
 use crate::control::desk::Desk;
+use crate::control::switchboard::What;
 use crate::event::event;
 use crate::observe::exposition::Exposition;
 
@@ -33,6 +35,12 @@ pub(super) struct BreakerStatus {
     /// Until it is tried again, or judges for itself again.
     #[serde(skip_serializing_if = "Option::is_none")]
     seconds_left: Option<u64>,
+    /// Why it is not closed.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    why: Option<String>,
+    /// What the operator wants of its thresholds for a while.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    thresholds: Option<Value>,
 }
 
 /// What an operator may ask for.
@@ -42,11 +50,17 @@ pub(super) struct Wanted {
     upstream: String,
     /// One server of it, as written; without, the breaker of the upstream.
     server: Option<String>,
-    /// `open`, `closed`, `disabled`, or `auto` to give it back its own judgement.
-    state: String,
+    /// `open`, `closed`, `disabled`, or `drained` (a server, with or without a breaker); `auto`
+    /// gives it back its own judgement and takes a drained server back. None: other thresholds.
+    state: Option<String>,
     /// For how long.
     #[serde(rename = "for")]
     time: Option<Span>,
+    errors: Option<Ratio>,
+    slow: Option<Span>,
+    slow_share: Option<Ratio>,
+    consecutive: Option<u32>,
+    min_requests: Option<u32>,
 }
 
 pub(super) async fn list(State(room): State<Room>) -> Json<Vec<BreakerStatus>> {
@@ -57,6 +71,8 @@ pub(super) async fn list(State(room): State<Room>) -> Json<Vec<BreakerStatus>> {
         forced: it.view.forced.map(name),
         openings: it.view.openings,
         seconds_left: it.view.left.map(|left| left.as_secs()),
+        why: it.view.opened.map(|(cause, _)| cause.to_string()),
+        thresholds: it.view.thresholds.map(|(it, left)| shown(&it, left)),
     });
     Json(all.collect())
 }
@@ -69,37 +85,144 @@ pub(super) async fn force(
     if let Err((status, why)) = may_change(&room, &headers) {
         return refuse(status, why);
     }
-    let now = now(&room.desk);
-    let force = match (wanted.state.as_str(), wanted.time) {
-        ("auto", None) => None,
-        ("open", Some(time)) => Some((Force::Open, now + time.0)),
-        ("closed", Some(time)) => Some((Force::Closed, now + time.0)),
-        ("disabled", Some(time)) => Some((Force::Disabled, now + time.0)),
-        ("open" | "closed" | "disabled", None) => {
-            return refuse(StatusCode::BAD_REQUEST, "say for how long: \"for\": \"10min\"");
-        }
-        _ => {
-            let why = "state is open, closed or disabled, with a time, or auto without one";
-            return refuse(StatusCode::BAD_REQUEST, why);
-        }
+    let done = match wanted.state.as_deref() {
+        Some("drained") => wanted.drain(&room.desk),
+        Some(state) => wanted.force(&room.desk, state),
+        None => wanted.tune(&room.desk),
     };
-    let fleet = room.desk.fleet();
-    let plan = &fleet.generation().config.plan;
-    let meant = |(upstream, server, _): &(&str, Option<&str>, BreakerKey)| {
-        *upstream == wanted.upstream && *server == wanted.server.as_deref()
-    };
-    let Some((_, _, key)) = plan.breakers().find(meant) else {
-        return refuse(StatusCode::NOT_FOUND, "there is no such breaker");
-    };
-    // One word for all workers: none has to be told.
-    fleet.ledger().force(key, now, force);
+    if let Err((status, why)) = done {
+        return refuse(status, why);
+    }
+    let seconds = wanted.time.map(|time| time.0.as_secs());
     event!(
         "breaker_forced",
         upstream = wanted.upstream,
         server = wanted.server.unwrap_or_default(),
-        state = wanted.state
+        state = wanted.state.as_deref().unwrap_or("thresholds"),
+        seconds = seconds,
+        by = room.door.name()
     );
     StatusCode::NO_CONTENT.into_response()
+}
+
+type Done = Result<(), (StatusCode, &'static str)>;
+
+const HOW_LONG: (StatusCode, &str) =
+    (StatusCode::BAD_REQUEST, "say for how long: \"for\": \"10min\"");
+
+impl Wanted {
+    fn force(&self, desk: &Desk, state: &str) -> Done {
+        let until = self.time.map(|time| now(desk) + time.0);
+        let kind = match state {
+            "auto" => None,
+            "open" => Some(Force::Open),
+            "closed" => Some(Force::Closed),
+            "disabled" => Some(Force::Disabled),
+            _ => {
+                let why = "state is open, closed, disabled or drained, with a time, or auto";
+                return Err((StatusCode::BAD_REQUEST, why));
+            }
+        };
+        let force = match (kind, until) {
+            (None, _) => None,
+            (Some(kind), Some(until)) => Some((kind, until)),
+            (Some(_), None) => return Err(HOW_LONG),
+        };
+        if self.thresholds() != Thresholds::default() {
+            return Err((StatusCode::BAD_REQUEST, "a state, or thresholds, but not both"));
+        }
+        let returned = force.is_none() && self.undrain(desk);
+        match self.key(desk) {
+            // One word for all workers: none has to be told.
+            Ok(key) => {
+                let fleet = desk.fleet();
+                fleet.ledger().force(key, now(desk), force);
+                if force.is_none() {
+                    fleet.ledger().tune(key, None);
+                }
+                Ok(())
+            }
+            Err(_) if returned => Ok(()),
+            Err(e) => Err(e),
+        }
+    }
+
+    fn tune(&self, desk: &Desk) -> Done {
+        let thresholds = self.thresholds();
+        if thresholds == Thresholds::default() {
+            let why = "say a state, or one of errors, slow, slow_share, consecutive, min_requests";
+            return Err((StatusCode::BAD_REQUEST, why));
+        }
+        let Some(time) = self.time else { return Err(HOW_LONG) };
+        let nothing = [self.errors, self.slow_share].into_iter().flatten().any(|it| it.0 == 0);
+        if nothing || self.consecutive == Some(0) || self.slow.is_some_and(|it| it.0.is_zero()) {
+            return Err((StatusCode::BAD_REQUEST, "that would open it for nothing"));
+        }
+        let key = self.key(desk)?;
+        desk.fleet().ledger().tune(key, Some((thresholds, now(desk) + time.0)));
+        Ok(())
+    }
+
+    fn drain(&self, desk: &Desk) -> Done {
+        let Some(time) = self.time else { return Err(HOW_LONG) };
+        let Some(what) = self.drained(desk) else {
+            return Err((StatusCode::NOT_FOUND, "there is no such server"));
+        };
+        desk.switchboard().set(what, Some(now(desk) + time.0));
+        desk.switch();
+        Ok(())
+    }
+
+    /// Whether there was something to take back.
+    fn undrain(&self, desk: &Desk) -> bool {
+        let Some(what) = self.drained(desk) else { return false };
+        let was = desk.switchboard().all().len();
+        desk.switchboard().clear(&what);
+        let found = desk.switchboard().all().len() < was;
+        if found {
+            desk.switch();
+        }
+        found
+    }
+
+    fn drained(&self, desk: &Desk) -> Option<What> {
+        let server = self.server.as_deref()?;
+        let fleet = desk.fleet();
+        let endpoint = fleet.generation().config.plan.endpoint(&self.upstream, server)?;
+        Some(What::Drain { server: format!("{}/{server}", self.upstream), key: endpoint.key })
+    }
+
+    fn key(&self, desk: &Desk) -> Result<BreakerKey, (StatusCode, &'static str)> {
+        let fleet = desk.fleet();
+        let plan = &fleet.generation().config.plan;
+        let meant = |(upstream, server, _): &(&str, Option<&str>, BreakerKey)| {
+            *upstream == self.upstream && *server == self.server.as_deref()
+        };
+        let found = plan.breakers().find(meant).map(|(_, _, key)| key);
+        found.ok_or((StatusCode::NOT_FOUND, "there is no such breaker"))
+    }
+
+    fn thresholds(&self) -> Thresholds {
+        Thresholds {
+            errors: self.errors,
+            slow: self.slow.map(|slow| slow.0),
+            slow_share: self.slow_share,
+            consecutive: self.consecutive,
+            min_requests: self.min_requests,
+        }
+    }
+}
+
+/// Those that are other than written.
+fn shown(it: &Thresholds, left: core::time::Duration) -> Value {
+    json!({
+        "errors": it.errors.map(|share| share.to_string()),
+        "slow": it.slow.map(|slow| Span(slow).to_string()),
+        "slow_share": it.slow_share.map(|share| share.to_string()),
+        "consecutive": it.consecutive,
+        "min_requests": it.min_requests,
+        "seconds_left": left.as_secs(),
+    })
 }
 
 /// Figures of every breaker of the configuration that serves.

@@ -9,7 +9,7 @@ use axum::http::header::CONTENT_TYPE;
 use axum::response::{IntoResponse, Response};
 use serde::Serialize;
 
-use super::{Room, breakers};
+use super::{Room, breakers, overload};
 use crate::clock;
 use crate::control::desk::Desk;
 use crate::control::fleet::State as WorkerState;
@@ -58,6 +58,7 @@ fn own(desk: &Desk) -> String {
     text.sample("sluice_build_info", &[("version", env!("CARGO_PKG_VERSION"))], 1);
     process::expose(&mut text, desk.started);
     breakers::expose(&mut text, desk);
+    overload::expose(&mut text, desk);
     text.finish()
 }
 

@@ -7,6 +7,7 @@ mod figures;
 mod guard;
 mod health;
 mod limits;
+pub(crate) mod overload;
 pub(crate) mod reload;
 pub(crate) mod status;
 pub(crate) mod switches;

@@ -7,10 +7,11 @@ use axum::Json;
 use axum::extract::State;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
-use sluice_policy::health::{Vital, Watch};
-use sluice_policy::plan::{EndpointKey, Plan};
+use sluice_policy::health::{Reason, Standing, Vital, Witness, standings};
+use sluice_policy::plan::EndpointKey;
 
 use super::Room;
+use super::overload::OverloadStatus;
 use crate::clock;
 use crate::control::desk::Desk;
 use crate::control::fleet::{Fleet, State as WorkerState};
@@ -36,6 +37,7 @@ pub(crate) struct Status {
     pub(crate) workers: Vec<WorkerStatus>,
     pub(crate) upstreams: Vec<EndpointStatus>,
     pub(crate) store: StoreStatus,
+    pub(crate) overload: OverloadStatus,
 }
 
 /// Counts that several gateways share.
@@ -43,7 +45,8 @@ pub(crate) struct Status {
 pub(crate) struct StoreStatus {
     /// `off`, `connecting`, `up` or `lost`.
     pub(crate) state: String,
-    pub(crate) server: Option<String>,
+    /// Those that hold something.
+    pub(crate) servers: Vec<String>,
     pub(crate) why: Option<String>,
     pub(crate) losses: u64,
     pub(crate) keys: u64,
@@ -90,9 +93,13 @@ pub(crate) struct EndpointStatus {
     pub(crate) upstream: String,
     pub(crate) server: String,
     pub(crate) in_flight: u64,
-    /// `in`, `out`, or `unasked` when nobody asks how it is.
+    /// What its probes say: `in`, `out`, or `unasked` when nobody asks how it is.
     pub(crate) health: String,
-    /// "out since 2026-02-28T12:03:07.000Z: 3 failed probes, last: connect refused"
+    /// What it gets, all things considered: `in`, `slow_start`, `recovering`, `half_open`, `out` or
+    /// `drained`.
+    pub(crate) state: String,
+    /// "out since 2026-02-28T12:03:07.000Z: 3 failed probes, last: connect refused"; every reason
+    /// that there is.
     pub(crate) why: Option<String>,
 }
 
@@ -129,6 +136,7 @@ pub(super) async fn config(State(room): State<Room>) -> Json<Value> {
                     json!({
                         "server": endpoint.address,
                         "weight": endpoint.weight,
+                        "labels": endpoint.labels,
                         "addresses": addresses,
                     })
                 })
@@ -175,8 +183,9 @@ impl Status {
             worker_restarts: standing.restarts,
             resident_bytes: process::resident_bytes(),
             workers,
-            upstreams: endpoints(&generation.config.plan, busy, &desk.watch()),
+            upstreams: endpoints(desk, &fleet, busy),
             store: store(desk),
+            overload: OverloadStatus::of(&fleet),
         }
     }
 }
@@ -186,7 +195,7 @@ fn store(desk: &Desk) -> StoreStatus {
     let ago = report.figures.answered_ago;
     StoreStatus {
         state: report.state.name().to_owned(),
-        server: report.server,
+        servers: report.servers.iter().map(ToString::to_string).collect(),
         why: report.why,
         losses: report.losses,
         keys: report.figures.keys,
@@ -224,17 +233,18 @@ fn driver(fleet: &Fleet) -> Option<DriverStatus> {
     })
 }
 
-fn endpoints(plan: &Plan, busy: &BTreeMap<EndpointKey, u64>, watch: &Watch) -> Vec<EndpointStatus> {
-    let servers = plan.upstreams().iter().flat_map(|upstream| {
-        upstream.endpoints.iter().map(|endpoint| (upstream.name.as_str(), endpoint))
-    });
-    servers
-        .map(|(upstream, endpoint)| EndpointStatus {
-            upstream: upstream.to_owned(),
-            server: endpoint.address.clone(),
-            in_flight: busy.get(&endpoint.key).copied().unwrap_or(0),
-            health: standing(watch.vital(endpoint.key)).to_owned(),
-            why: watch.vital(endpoint.key).map(why),
+fn endpoints(desk: &Desk, fleet: &Fleet, busy: &BTreeMap<EndpointKey, u64>) -> Vec<EndpointStatus> {
+    let (watch, drained) = (desk.watch(), desk.switchboard().drained());
+    let plan = &fleet.generation().config.plan;
+    let all = standings(plan, fleet.ledger(), &watch, &drained, desk.now());
+    all.iter()
+        .map(|it| EndpointStatus {
+            upstream: it.upstream.to_owned(),
+            server: it.endpoint.address.clone(),
+            in_flight: busy.get(&it.endpoint.key).copied().unwrap_or(0),
+            health: standing(watch.vital(it.endpoint.key)).to_owned(),
+            state: it.place.name().to_owned(),
+            why: why(it),
         })
         .collect()
 }
@@ -247,15 +257,22 @@ const fn standing(vital: Option<&Vital>) -> &'static str {
     }
 }
 
-fn why(vital: &Vital) -> String {
-    let standing = standing(Some(vital));
-    match vital.since {
+fn why(standing: &Standing<'_>) -> Option<String> {
+    let told = |it: &Reason| match it.since {
         Some(since) => {
             let since = clock::rfc3339(Duration::from_secs(since.0));
-            format!("{standing} since {since}: {vital}")
+            format!("{} since {since}: {}", it.place, it.why)
         }
-        None => format!("{standing} from the start: {vital}"),
+        None if it.witness == Witness::Probes => {
+            format!("{} from the start: {}", it.place, it.why)
+        }
+        None => format!("{}: {}", it.place, it.why),
+    };
+    let mut all: Vec<String> = standing.reasons.iter().map(told).collect();
+    if standing.panic {
+        all.push("but too few servers are in, so it gets requests".to_owned());
     }
+    (!all.is_empty()).then(|| all.join("; "))
 }
 
 #[cfg(test)]
@@ -288,7 +305,7 @@ mod tests {
             (
                 "/upstreams/0",
                 json!({"upstream": "app", "server": "127.0.0.1:9",
-                "in_flight": 4, "health": "unasked", "why": null}),
+                "in_flight": 4, "health": "unasked", "state": "in", "why": null}),
             ),
         ] {
             assert_eq!(json.pointer(pointer), Some(&expected), "{pointer}");

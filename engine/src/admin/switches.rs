@@ -37,9 +37,9 @@ pub(crate) struct SwitchesStatus {
 
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct SwitchStatus {
-    /// `group`, `survival` or `drill`.
+    /// `group`, `survival`, `drill` or `drain`.
     pub(crate) kind: String,
-    /// Of the group or the route.
+    /// Of the group, the route or the server.
     pub(crate) name: Option<String>,
     /// Of a drill.
     pub(crate) cause: Option<String>,
@@ -135,7 +135,16 @@ impl Wish {
                 }
                 Ok((What::Drill { route, cause }, on, Some(span)))
             }
-            other => Err(format!("kind={other}: write group, survival or drill")),
+            "drain" => {
+                let server = name()?;
+                let found = server.split_once('/');
+                let found = found.and_then(|(upstream, it)| plan.endpoint(upstream, it));
+                let Some(endpoint) = found else {
+                    return Err(format!("there is no server {server:?}: write upstream/host:port"));
+                };
+                Ok((What::Drain { key: endpoint.key, server }, on, span))
+            }
+            other => Err(format!("kind={other}: write group, survival, drill or drain")),
         }
     }
 }

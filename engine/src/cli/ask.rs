@@ -15,6 +15,7 @@ use serde::de::DeserializeOwned;
 use tokio::net::UnixStream;
 
 use super::{json as pretty, print};
+use crate::admin::overload::AdaptiveStatus;
 use crate::admin::reload::Reloaded;
 use crate::admin::status::{EndpointStatus, Status};
 use crate::control::socket;
@@ -82,6 +83,10 @@ fn text(status: &Status) -> String {
         let EndpointStatus { upstream, server, in_flight, why, .. } = endpoint;
         let why = why.as_ref().map_or_else(String::new, |why| format!(", {why}"));
         let _ = writeln!(text, "upstream {upstream}: {server}: {in_flight} in flight{why}");
+    }
+    for gate in &status.overload.adaptive {
+        let AdaptiveStatus { upstream, limit, in_flight, reason, .. } = gate;
+        let _ = writeln!(text, "adaptive {upstream}: {in_flight} of {limit} ({reason})");
     }
     text
 }

@@ -30,6 +30,17 @@ pub(super) enum Switch {
         #[arg(long = "for", value_name = "SPAN")]
         span: Option<String>,
     },
+    /// Send a server no requests; those under way end in peace
+    Drain {
+        upstream: String,
+        /// As written: "10.0.0.11:9000"
+        server: String,
+        /// Then it comes back: "10min"; until taken back if nothing is said
+        #[arg(long = "for", value_name = "SPAN")]
+        span: Option<String>,
+    },
+    /// Send requests to a drained server again
+    Undrain { upstream: String, server: String },
 }
 
 pub(super) fn switch(control: Option<&Path>, switch: Switch) -> Result<Exit, Failure> {
@@ -46,6 +57,15 @@ pub(super) fn switch(control: Option<&Path>, switch: Switch) -> Result<Exit, Fai
         }
         Switch::Survival { state, span } => {
             post(control, &[("kind", "survival"), ("state", &state)], span.as_deref())
+        }
+        Switch::Drain { upstream, server, span } => {
+            let name = format!("{upstream}/{server}");
+            let wish = [("kind", "drain"), ("name", name.as_str()), ("state", "on")];
+            post(control, &wish, span.as_deref())
+        }
+        Switch::Undrain { upstream, server } => {
+            let name = format!("{upstream}/{server}");
+            post(control, &[("kind", "drain"), ("name", &name), ("state", "off")], None)
         }
     }
 }
@@ -70,11 +90,12 @@ fn post(
     let mut path = "/v1/switches".to_owned();
     for (i, (key, value)) in wish.iter().copied().chain(span.map(|span| ("for", span))).enumerate()
     {
-        // Names and spans hold nothing that a query would escape.
-        let plain = |b: u8| b.is_ascii_alphanumeric() || b"-_.".contains(&b);
+        // Names and spans hold nothing that a query would escape; IPv6 servers have brackets.
+        let plain = |b: u8| b.is_ascii_alphanumeric() || b"-_.:/[]".contains(&b);
         if !value.bytes().all(plain) {
             return Err(Failure::new(Exit::Usage, format!("{value:?} is not a {key}")));
         }
+        let value = value.replace('[', "%5B").replace(']', "%5D");
         let _ = write!(path, "{}{key}={value}", if i == 0 { '?' } else { '&' });
     }
     let (_, status): (u16, SwitchesStatus) = ask(control, "POST", &path)?;
@@ -90,6 +111,7 @@ fn text(status: &SwitchesStatus) -> String {
         let name = switch.name.as_deref().unwrap_or_default();
         let _ = match (switch.kind.as_str(), switch.cause.as_deref()) {
             ("group", _) => write!(text, "group {name}: off"),
+            ("drain", _) => write!(text, "server {name}: drained"),
             ("drill", Some(cause)) => write!(text, "drill of route {name}: {cause}"),
             (kind, _) => write!(text, "{kind} mode: only vital routes live"),
         };

@@ -87,6 +87,9 @@ fn bound(address: SocketAddr, shared: bool) -> io::Result<Socket> {
     if shared {
         socket.set_reuse_port(true)?;
     }
+    // Heads and small bodies leave in one write; waiting for more would only add latency. What is
+    // accepted inherits it.
+    socket.set_tcp_nodelay(true)?;
     if address.ip() == IpAddr::from(std::net::Ipv6Addr::UNSPECIFIED) {
         // "[::]" means every address, whatever net.ipv6.bindv6only says.
         socket.set_only_v6(false)?;

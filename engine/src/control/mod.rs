@@ -8,6 +8,7 @@ mod ears;
 #[cfg(test)]
 pub(crate) mod fixture;
 pub(crate) mod fleet;
+mod gauge;
 mod notify;
 mod probe;
 mod reload;

@@ -7,7 +7,7 @@ use std::net::{SocketAddr, ToSocketAddrs as _};
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use sluice_config::{Config, SecretRef, StoreUrl};
+use sluice_config::{Config, SecretRef};
 use sluice_policy::plan::{EndpointKey, Plan};
 use tokio::task::JoinSet;
 
@@ -169,16 +169,8 @@ fn token(config: &Config) -> Result<Option<Token>, Failure> {
 }
 
 fn store(config: &Config) -> Result<Option<Client>, Failure> {
-    let Some(store) = &config.store else { return Ok(None) };
-    let wrong = |why| Failure::new(Exit::Configuration, format!("store.redis.url: {why}"));
-    let url = match &store.url {
-        StoreUrl::Plain(url) => url.clone(),
-        StoreUrl::Secret(secret) => {
-            let read = read(secret).map_err(|why| wrong(format!("{secret}: {why}")))?;
-            String::from_utf8(read).map_err(|_| wrong(format!("{secret}: not UTF-8")))?
-        }
-    };
-    Client::new(url).map(Some).map_err(wrong)
+    let client = config.store.as_ref().map(|store| Client::new(store, read)).transpose();
+    client.map_err(|why| Failure::new(Exit::Configuration, why))
 }
 
 fn read(secret: &SecretRef) -> Result<Vec<u8>, String> {

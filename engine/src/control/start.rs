@@ -20,7 +20,7 @@ use super::fleet::{Fleet, Supply};
 use super::socket::{self, Place};
 use super::source::{Loaded, Source};
 use super::steward::{Inputs, Steward};
-use super::{switchboard, vitals};
+use super::{gauge, switchboard, vitals};
 use crate::admin;
 use crate::clock::Clock;
 use crate::event::{self, event};
@@ -122,6 +122,7 @@ async fn start(order: Order, body: fn(Seat)) -> Result<Steward, Failure> {
     let desk = Arc::new(Desk::new(clock, prometheus, fleet, store, standing, asks));
     tokio::spawn(vitals::keep(Arc::clone(&desk)));
     tokio::spawn(switchboard::keep(Arc::clone(&desk)));
+    tokio::spawn(gauge::keep(Arc::clone(&desk)));
     admin::serve_control(Arc::clone(&desk), door)?;
     if let Some((address, listener)) = admin {
         admin::serve_tcp(Arc::clone(&desk), address, listener)?;

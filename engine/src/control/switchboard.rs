@@ -5,8 +5,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use sluice_policy::degrade::{Cause, Switches};
-use sluice_policy::plan::{GroupKey, RouteKey};
-use sluice_policy::time::Instant;
+use sluice_policy::health::Drained;
+use sluice_policy::plan::{EndpointKey, GroupKey, RouteKey};
+use sluice_policy::time::{Instant, Wall};
 
 use super::desk::Desk;
 use crate::clock;
@@ -35,6 +36,8 @@ pub(crate) enum What {
     Survival,
     /// This route behaves as if that had happened.
     Drill { route: String, cause: Cause },
+    /// This server gets no requests. It is called `upstream/server`.
+    Drain { server: String, key: EndpointKey },
 }
 
 impl What {
@@ -43,6 +46,7 @@ impl What {
             Self::Off { .. } => "group",
             Self::Survival => "survival",
             Self::Drill { .. } => "drill",
+            Self::Drain { .. } => "drain",
         }
     }
 
@@ -52,12 +56,13 @@ impl What {
             Self::Off { group } => Some(group),
             Self::Survival => None,
             Self::Drill { route, .. } => Some(route),
+            Self::Drain { server, .. } => Some(server),
         }
     }
 
     pub(crate) const fn cause(&self) -> Option<Cause> {
         match self {
-            Self::Off { .. } | Self::Survival => None,
+            Self::Off { .. } | Self::Survival | Self::Drain { .. } => None,
             Self::Drill { cause, .. } => Some(*cause),
         }
     }
@@ -96,6 +101,18 @@ impl Switchboard {
         ended
     }
 
+    /// Servers that get no requests.
+    pub(crate) fn drained(&self) -> Vec<Drained> {
+        let drained = self.set.iter().filter_map(|switch| match switch.what {
+            What::Drain { key, .. } => {
+                let since = Wall(switch.since.as_secs());
+                Some(Drained { endpoint: key, since, until: switch.until })
+            }
+            What::Off { .. } | What::Survival | What::Drill { .. } => None,
+        });
+        drained.collect()
+    }
+
     /// For the workers.
     pub(crate) fn switches(&self) -> Switches {
         let mut switches = Switches::default();
@@ -106,6 +123,7 @@ impl Switchboard {
                 What::Drill { route, cause } => {
                     switches.drills.push((RouteKey::of(&[route]), *cause));
                 }
+                What::Drain { key, .. } => switches.drained.push(*key),
             }
         }
         switches
@@ -157,7 +175,7 @@ mod tests {
         assert_eq!(board.end(at(7)), []);
         assert_eq!(board.end(at(10)), [off("a"), drill(Cause::Timeout)]);
         let expected =
-            Switches { off: vec![GroupKey::of(&["b"])], survival: true, drills: Vec::new() };
+            Switches { off: vec![GroupKey::of(&["b"])], survival: true, ..Switches::default() };
         assert_eq!(board.switches(), expected);
         board.clear(&off("b"));
         board.clear(&What::Survival);

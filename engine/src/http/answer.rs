@@ -6,7 +6,7 @@ use std::time::Duration;
 use sluice_policy::decision::Answer;
 use sluice_policy::degrade::Source;
 use sluice_policy::facts::Facts;
-use sluice_policy::plan::Plan;
+use sluice_policy::flight::Flight;
 
 use super::write;
 
@@ -63,10 +63,19 @@ impl Page {
     }
 
     /// What policy answered.
-    pub(crate) fn of(answer: &Answer, plan: &Plan, facts: &Facts<'_>, request_id: &[u8]) -> Self {
+    pub(crate) fn of(
+        answer: &Answer,
+        flight: &Flight,
+        facts: &Facts<'_>,
+        request_id: &[u8],
+    ) -> Self {
+        let plan = flight.plan();
         let Some(reply) = answer.reply.and_then(|id| plan.reply(id)) else {
             let mut page = Self::problem(answer.status, answer.code, request_id);
             page.retry_after = answer.retry_after;
+            if flight.violated().is_some() {
+                page.body = Body::Made(exceeded(page.body.bytes(), flight));
+            }
             page.allow = (answer.status == 405).then(|| plan.allowed_methods(facts).join(", "));
             return page;
         };
@@ -83,6 +92,16 @@ impl Page {
             close: false,
         }
     }
+}
+
+/// Which limits refused, as the quota-exceeded problem type has it: by the names that the
+/// `RateLimit` fields give them, too.
+fn exceeded(problem: &[u8], flight: &Flight) -> Vec<u8> {
+    let names: Vec<_> =
+        flight.limits().map(|limit| flight.plan().limit_name(limit.limit)).collect();
+    let names = serde_json::to_string(&names).unwrap_or_else(|_| "[]".to_owned());
+    let open = problem.strip_suffix(b"}").unwrap_or(problem);
+    [open, b",\"violated-policies\":", names.as_bytes(), b"}"].concat()
 }
 
 /// `{uri}` at the end stands for the request's path and query.

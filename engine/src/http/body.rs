@@ -48,6 +48,25 @@ impl Decoder {
         }
     }
 
+    /// How much is still to come, where every byte of it is payload.
+    pub(crate) const fn plain(&self) -> Option<u64> {
+        match self {
+            Self::Length(left) => Some(*left),
+            Self::Chunked(_) | Self::Close => None,
+        }
+    }
+
+    /// So much payload went by unseen. Whether that was all.
+    pub(crate) const fn skip(&mut self, bytes: u64) -> bool {
+        match self {
+            Self::Length(left) => {
+                *left = left.saturating_sub(bytes);
+                *left == 0
+            }
+            Self::Chunked(_) | Self::Close => false,
+        }
+    }
+
     /// Whether the body may end where the connection did.
     pub(crate) const fn ends_with_connection(&self) -> bool {
         matches!(self, Self::Close)
@@ -61,6 +80,9 @@ impl Decoder {
         }
     }
 }
+
+/// What is left of a body is spliced from this on: below it, a pipe costs more than a copy.
+pub(crate) const SPLICE_MIN: u64 = 128 * 1024;
 
 impl Encoder {
     /// Frame the payload at `from..` of `buffer`, in place; returns where the bytes to send

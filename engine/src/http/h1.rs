@@ -1,22 +1,28 @@
 //! HTTP/1.0 and 1.1 towards clients: one connection, one request after the other.
 
+mod arrival;
+mod copy;
 mod exchange;
 mod kept;
 mod source;
 
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
+use std::os::fd::OwnedFd;
 use std::rc::Rc;
 
 use sluice_policy::facts::Body;
+use sluice_policy::time::Instant;
 
+use arrival::Arrival;
 pub(crate) use source::Source;
 
 use super::answer::Page;
 use super::head::Head;
-use super::parse::{self, BadHead, Scan, Scanned};
+use super::parse::BadHead;
+use super::rest::Rest;
 use super::write::{Passport, ResponseExtras};
-use super::{ClientFault, Exchange, answer, forward};
-use crate::buffer::HEADROOM;
+use super::{ClientFault, Exchange, answer};
+use crate::accept::Ticket;
 use crate::proxy;
 use crate::runtime::{Reader, SPARE, Socket, Writer};
 use crate::sweep::{Until, Watch};
@@ -33,12 +39,20 @@ pub(crate) struct Connection {
     /// Away while a body is being read elsewhere.
     reader: Option<Reader>,
     writer: Writer,
-    peer: IpAddr,
+    peer: SocketAddr,
+    ticket: Ticket,
+    /// It has asked for nothing yet.
+    first: bool,
+    /// What is being waited for must have come by then.
+    due: Option<Instant>,
     /// The configuration that the current request began under.
     current: Rc<Current>,
     head: Head,
     passport: Option<Passport>,
     body: BodyState,
+    /// The body as far as it came, while it may have to be sent again; and up to what length.
+    kept: Option<kept::Rest>,
+    keep: u32,
     /// Bytes that came while a request was in progress, behind [`HEADROOM`]: what follows
     /// `head.text`.
     ahead: Option<Vec<u8>>,
@@ -62,12 +76,25 @@ enum BodyState {
     Back { received: u64, whole: bool },
 }
 
-/// What reading a head came to.
-enum Arrival {
-    Head,
-    Bad(BadHead),
-    /// Nothing more comes: closed, or silent for too long between requests.
-    Over,
+/// Who is to be served, and how far that has come.
+#[derive(Debug)]
+pub(crate) struct Guest {
+    ticket: Ticket,
+    peer: SocketAddr,
+    text: Vec<u8>,
+    first: bool,
+    due: Option<Instant>,
+}
+
+impl Guest {
+    pub(crate) const fn new(ticket: Ticket, peer: SocketAddr) -> Self {
+        Self { ticket, peer, text: Vec::new(), first: true, due: None }
+    }
+
+    pub(crate) fn of(rest: Rest) -> (OwnedFd, Self) {
+        let Rest { descriptor, ticket, peer, text, first, due, .. } = rest;
+        (descriptor, Self { ticket, peer, text: text.into(), first, due: Some(due) })
+    }
 }
 
 /// What follows a request on its connection.
@@ -89,50 +116,62 @@ const LINGER: std::time::Duration = std::time::Duration::from_secs(2);
 /// connection can be kept.
 const DRAIN_BYTES: u64 = 64 * 1024;
 
-/// Serve a connection to its end.
-pub(crate) async fn serve(worker: Rc<Worker>, socket: Socket, peer: SocketAddr) {
-    let mut connection = Connection::new(worker, socket, peer);
-    let mut first = true;
+/// Serve a connection to its end, or until it is to rest.
+pub(crate) async fn serve(worker: Rc<Worker>, socket: Socket, guest: Guest) -> Option<Rest> {
+    let mut connection = Connection::new(worker, socket, guest);
     loop {
-        match connection.arrive(first).await {
+        match connection.arrive().await {
             Arrival::Head => {}
             Arrival::Bad(bad) => {
                 connection.refuse(bad).await;
-                return connection.linger().await;
+                connection.linger().await;
+                return None;
             }
-            Arrival::Over => return,
+            Arrival::Over => return None,
+            Arrival::Rest => return connection.rest(),
         }
-        first = false;
+        connection.first = false;
         let worker = Rc::clone(&connection.worker);
         proxy::serve(&worker, &mut connection).await;
         if connection.torn {
-            return connection.tear();
+            connection.tear();
+            return None;
         }
         match connection.finish().await {
             After::Next => {}
-            After::Close => return,
-            After::Linger => return connection.linger().await,
+            After::Close => return None,
+            After::Linger => {
+                connection.linger().await;
+                return None;
+            }
         }
     }
 }
 
 impl Connection {
-    fn new(worker: Rc<Worker>, socket: Socket, peer: SocketAddr) -> Self {
+    fn new(worker: Rc<Worker>, socket: Socket, guest: Guest) -> Self {
+        let Guest { ticket, peer, text, first, due } = guest;
         let watch = Rc::new(worker.sweeper.watch(socket.shutter.clone()));
         let taking = worker.sweeper.watch(socket.shutter);
         let current = worker.current();
-        let head = Head::default();
+        let mut head = Head::default();
+        head.text = text;
         Self {
             worker,
             watch,
             taking,
             reader: Some(socket.reader),
             writer: socket.writer,
-            peer: peer.ip(),
+            peer,
+            ticket,
+            first,
+            due,
             current,
             head,
             passport: None,
             body: BodyState::Nothing,
+            kept: None,
+            keep: 0,
             ahead: None,
             pipelined: false,
             ended: false,
@@ -141,121 +180,17 @@ impl Connection {
         }
     }
 
-    /// Wait for a whole head and understand it.
-    async fn arrive(&mut self, first: bool) -> Arrival {
-        let mut scan = Scan::default();
-        let mut waiting = false;
-        if !self.head.text.is_empty() {
-            // Pipelined: it was here before there was anything to wait for.
-            self.current = self.worker.current();
-        }
-        loop {
-            match scan.run(&self.head.text) {
-                Scanned::Head(end) if end <= self.current.head_bytes => {
-                    return self.understand(end);
-                }
-                Scanned::BareLf => return bad(400, "request.malformed"),
-                // Too long: which part of it says which status.
-                Scanned::Head(_) => return self.too_long(),
-                Scanned::More if self.head.text.len() >= self.current.head_bytes => {
-                    return self.too_long();
-                }
-                Scanned::More => {}
-            }
-            if !waiting {
-                waiting = true;
-                let server = &self.current.config.server;
-                let (span, until) = match (self.head.text.is_empty(), first) {
-                    (true, false) => (server.idle_timeout, Until::Idle),
-                    // A client that has said nothing yet may be one that never will.
-                    (true, true) => (server.header_timeout, Until::Idle),
-                    (false, _) => (server.header_timeout, Until::Read),
-                };
-                self.watch.set(self.worker.now_cached().at, span, until);
-            }
-            let empty = self.head.text.is_empty();
-            let came = self.read_on().await;
-            // Also when the last bytes came with the deadline: nothing can be read after it.
-            if !empty && self.watch.fired() {
-                return bad(408, "request.slow");
-            }
-            if !came {
-                return Arrival::Over;
-            }
-            // The first byte starts the head's own clock.
-            waiting &= !empty;
-            if empty {
-                self.current = self.worker.current();
-            }
-        }
-    }
-
-    fn too_long(&self) -> Arrival {
-        let line = memchr::memchr(b'\n', &self.head.text).unwrap_or(self.head.text.len());
-        match line < self.current.head_bytes {
-            true => bad(431, "request.head"),
-            false => bad(414, "request.target"),
-        }
-    }
-
-    /// Append what comes next to the head's text. False: nothing more comes.
-    async fn read_on(&mut self) -> bool {
-        if let Some(ahead) = self.ahead.take() {
-            self.append(ahead);
-            return true;
-        }
-        let Some(reader) = self.reader.as_mut().filter(|_| !self.ended) else { return false };
-        // Armed already: to notice that the client leaves, into a buffer of its own.
-        let apart = reader.armed();
-        if !apart {
-            let mut text = std::mem::take(&mut self.head.text);
-            if text.capacity() == 0 {
-                text = self.worker.buffers.small();
-            }
-            text.reserve(SPARE + 1);
-            reader.arm(text);
-        }
-        let (result, buffer) = reader.armed_read().await;
-        let came = matches!(result, Ok(n) if n > 0);
-        self.ended = !came;
-        match apart {
-            true => self.append(buffer),
-            false => self.head.text = buffer,
-        }
-        self.worker.tick_clock();
-        came
-    }
-
-    /// Append what a read apart brought.
-    fn append(&mut self, mut buffer: Vec<u8>) {
-        if self.head.text.is_empty() {
-            buffer.drain(..HEADROOM);
-            std::mem::swap(&mut self.head.text, &mut buffer);
-        } else {
-            self.head.text.extend_from_slice(&buffer[HEADROOM..]);
-        }
-        self.worker.buffers.give(buffer);
-    }
-
-    fn understand(&mut self, end: usize) -> Arrival {
-        self.watch.clear();
-        if let Err(bad) = parse::request(&mut self.head, end, self.current.head_rules()) {
-            return Arrival::Bad(bad);
-        }
-        let here = self.head.text.len() - end;
-        self.body = match self.head.body {
-            Body::Empty => BodyState::Nothing,
-            Body::Length(n) if n <= here as u64 => {
-                BodyState::Whole { bytes: usize::try_from(n).unwrap_or(here) }
-            }
-            Body::Length(_) | Body::Unknown => BodyState::Coming,
-        };
-        self.closing = !self.head.keep_alive;
-        self.current.strip_identity(&mut self.head);
-        let trusted = &self.current.config.server.trusted_proxies;
-        let from = forward::client(self.peer, self.head.headers(), trusted);
-        self.passport = Some(Passport::new(&self.worker.ids, &self.head, self.peer, from));
-        Arrival::Head
+    /// Take the connection apart, down to what a [`Rest`] holds.
+    fn rest(self) -> Option<Rest> {
+        let Self { worker, watch, taking, reader, writer, peer, ticket, first, due, head, .. } =
+            self;
+        // They hold on to the socket.
+        drop((watch, taking));
+        let descriptor = Socket::apart(reader?, writer)?;
+        let text = head.text.as_slice().into();
+        worker.buffers.give(head.text);
+        let since = worker.now_cached().at;
+        Some(Rest { descriptor, ticket, peer, text, first, due: due?, since })
     }
 
     /// Answer a head that could not be understood. Nothing of it reached policy or an upstream.
@@ -279,11 +214,12 @@ impl Connection {
         answer::write(&mut out, &page, &extras, bodiless);
         let bytes = if bodiless { 0 } else { page.body.bytes().len() as u64 };
         self.send(out, 0).await;
-        self.worker.refused(&self.current, self.peer, refused, &id, bytes);
+        self.worker.refused(&self.current, self.peer.ip(), refused, &id, bytes);
     }
 
     /// Get ready for the next request, if there is to be one.
     async fn finish(&mut self) -> After {
+        self.let_go();
         self.passport = None;
         if self.closing || self.ended && !self.has_more() {
             return self.last();
@@ -335,7 +271,7 @@ impl Connection {
 
     /// Read a body that nobody took to its end, if that is not far.
     async fn drain(&mut self) -> bool {
-        let Some(mut source) = self.take_body(Some(DRAIN_BYTES)) else { return false };
+        let Some(mut source) = self.take_body(Some(DRAIN_BYTES), 0) else { return false };
         let worker = Rc::clone(&self.worker);
         loop {
             let mut spare = Some(worker.buffers.large());
@@ -358,6 +294,14 @@ impl Connection {
                     return false;
                 }
             }
+        }
+    }
+
+    /// The request will not be sent again.
+    fn let_go(&mut self) {
+        self.keep = 0;
+        if let Some(rest) = self.kept.take() {
+            rest.release(&self.worker.buffers);
         }
     }
 
@@ -423,8 +367,4 @@ impl Connection {
             buffer = filled;
         }
     }
-}
-
-fn bad(status: u16, code: &'static str) -> Arrival {
-    Arrival::Bad(BadHead { status, code })
 }

@@ -2,6 +2,7 @@
 //! for the next request of the connection, so that a warm one allocates nothing.
 
 use std::net::IpAddr;
+use std::time::Duration;
 
 use sluice_policy::facts::{Body, Facts, Field, Headers};
 
@@ -36,6 +37,8 @@ pub(crate) struct Head {
     pub(crate) user_agent: Option<Span>,
     pub(crate) request_id: Option<Span>,
     pub(crate) traceparent: Option<Span>,
+    /// How long the client will wait, by its own word.
+    pub(crate) patience: Option<Duration>,
     /// Lower case, no port.
     pub(crate) host: String,
     /// The normal form of the path, when it is not the one received.
@@ -65,6 +68,7 @@ impl Head {
         self.user_agent = None;
         self.request_id = None;
         self.traceparent = None;
+        self.patience = None;
         self.crooked = false;
         if let Some(path) = self.path.take() {
             self.spare_path = path;
@@ -154,6 +158,7 @@ impl Head {
             headers: self.headers(),
             head_bytes: u32::try_from(self.end).unwrap_or(u32::MAX),
             body: self.body,
+            patience: self.patience,
             // Nobody verifies who asks yet.
             identity: None,
         }

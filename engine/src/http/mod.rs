@@ -4,15 +4,18 @@
 pub(crate) mod answer;
 pub(crate) mod body;
 mod chunk;
+pub(crate) mod deadline;
 pub(crate) mod fields;
 pub(crate) mod forward;
 pub(crate) mod h1;
 pub(crate) mod head;
 mod limit;
 pub(crate) mod parse;
+pub(crate) mod rest;
 mod target;
 pub(crate) mod write;
 
+use std::future::{Future, poll_fn};
 use std::task::{Context, Poll};
 
 use sluice_policy::facts::Facts;
@@ -44,8 +47,9 @@ pub(crate) trait Exchange {
     /// What is there of the body, and so whether the request can be sent a second time.
     fn body(&self) -> Pending<'_>;
 
-    /// The body as it comes; None when it has been taken already or there is none to come.
-    fn take_body(&mut self, bytes_max: Option<u64>) -> Option<Source>;
+    /// The body as it comes; None when it has been taken already or there is none to come. Up to
+    /// `keep` bytes of it are kept, until a response or an answer is passed on.
+    fn take_body(&mut self, bytes_max: Option<u64>, keep: u32) -> Option<Source>;
 
     /// What `take_body` gave, after use.
     fn give_body(&mut self, source: Source);
@@ -74,6 +78,22 @@ pub(crate) trait Exchange {
     fn bytes_in(&self) -> u64;
 }
 
+/// Wait for `future` as long as the client is there; None when it has left. The future is dropped
+/// then, so it must be one that can be: a connect, a timer, or a wait that holds no operation.
+pub(crate) async fn while_there<X: Exchange, F: Future>(
+    exchange: &mut X,
+    future: F,
+) -> Option<F::Output> {
+    let mut future = std::pin::pin!(future);
+    poll_fn(|cx| {
+        if let Poll::Ready(output) = future.as_mut().poll(cx) {
+            return Poll::Ready(Some(output));
+        }
+        exchange.poll_gone(cx).map(|()| None)
+    })
+    .await
+}
+
 /// A request's body before it is sent on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Pending<'a> {
@@ -82,6 +102,8 @@ pub(crate) enum Pending<'a> {
     Whole(&'a [u8]),
     /// Not all of it has come.
     Coming,
+    /// It was taken, all or in part, and what came of it was kept: it can be taken again.
+    Again,
     /// It was taken: the request can't be sent again.
     Taken,
 }

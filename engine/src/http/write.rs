@@ -1,17 +1,18 @@
 //! Heads on their way out. What needs no change is copied as it came, many fields at a time.
 
 use std::net::IpAddr;
+use std::time::Duration;
 
-use sluice_config::LimitHeaders;
+use sluice_config::{DeadlineHeader, LimitHeaders};
 use sluice_policy::facts::Field;
 use sluice_policy::flight::Flight;
 use sluice_policy::plan::{HeaderEdit, Rewrite};
 
 use super::fields::Kind;
-use super::forward;
 use super::head::Head;
 use super::limit;
 use super::parse::ResponseHead;
+use super::{deadline, forward};
 use crate::ids::{self, HexId, Trace};
 
 /// What this gateway adds to one request, and knows of its way.
@@ -55,6 +56,7 @@ pub(crate) fn request(
     rewrite: &Rewrite,
     host: &str,
     expect: bool,
+    deadline: Option<(&DeadlineHeader, Duration)>,
 ) {
     out.extend_from_slice(head.method().as_bytes());
     out.push(b' ');
@@ -78,6 +80,11 @@ pub(crate) fn request(
     out.extend_from_slice(b"traceparent: ");
     passport.trace.write(out);
     out.extend_from_slice(b"\r\n");
+    if let Some((header, left)) = deadline
+        && !is_edited(edit, header.name().as_bytes())
+    {
+        deadline::write(out, header, left);
+    }
     set_fields(out, edit);
     out.extend_from_slice(b"\r\n");
 }
@@ -197,7 +204,7 @@ pub(crate) fn write_extras(out: &mut Vec<u8>, extras: &ResponseExtras<'_>) {
 }
 
 /// Whole seconds, never too few.
-pub(crate) fn seconds_up(span: std::time::Duration) -> u64 {
+pub(crate) fn seconds_up(span: Duration) -> u64 {
     span.as_secs() + u64::from(span.subsec_nanos() > 0)
 }
 

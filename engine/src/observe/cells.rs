@@ -9,6 +9,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use super::kept::{CacheCells, RESULTS};
+use super::shed::ShedCells;
 
 /// A figure that only its worker changes.
 #[derive(Debug, Default)]
@@ -24,8 +25,8 @@ impl Cell {
         self.0.store(self.0.load(Relaxed).saturating_sub(n), Relaxed);
     }
 
-    pub(crate) fn set(&self, n: u64) {
-        self.0.store(n, Relaxed);
+    pub(crate) fn set(&self, value: u64) {
+        self.0.store(value, Relaxed);
     }
 
     pub(crate) fn value(&self) -> u64 {
@@ -37,6 +38,7 @@ impl Cell {
 #[derive(Debug, Default)]
 pub(crate) struct Cells {
     pub(crate) connections_open: Cell,
+    pub(crate) connections_resting: Cell,
     pub(crate) connections_total: Cell,
     /// Refused at the worker's or the client address's bound.
     pub(crate) connections_refused: Cell,
@@ -61,8 +63,15 @@ pub(crate) struct Cells {
     pub(crate) upstream_reused: Cell,
     /// Idle connections closed because the other side closed, or sent what nobody asked for.
     pub(crate) upstream_idle_closed: Cell,
-    /// Attempts after the first.
+    /// Requests that wait for a connection of a full pool now, that ever did, and in vain.
+    pub(crate) pool_waiting: Cell,
+    pub(crate) pool_waits: Cell,
+    pub(crate) pool_waits_timed_out: Cell,
+    /// Attempts after the first, but for hedges.
     pub(crate) retries: Cell,
+    /// Requests sent to a second server because the first took long, and what that answered first.
+    pub(crate) hedges: Cell,
+    pub(crate) hedges_won: Cell,
     /// Responses that broke off after their head.
     pub(crate) upstream_cut: Cell,
     /// Connection tasks that panicked and were caught.
@@ -71,6 +80,7 @@ pub(crate) struct Cells {
     /// Log lines dropped because the writer was behind.
     pub(crate) log_dropped: Cell,
     pub(crate) cache: CacheCells,
+    pub(crate) shed: ShedCells,
     /// Every request, whatever its route.
     pub(crate) all: Timings,
     /// Requests that no route took.

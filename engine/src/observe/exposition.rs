@@ -40,15 +40,21 @@ type Read = fn(&Cells) -> &Cell;
 /// Name, help text, and where it is counted.
 type Figure = (&'static str, &'static str, Read);
 
-const GAUGES: [Figure; 3] = [
+const GAUGES: [Figure; 5] = [
     ("sluice_connections_open", "Client connections open now.", |c| &c.connections_open),
+    ("sluice_connections_resting", "Of these, at rest: without a task and buffers.", |c| {
+        &c.connections_resting
+    }),
     ("sluice_requests_in_flight", "Requests begun and not ended.", |c| &c.in_flight),
     ("sluice_upstream_connections_open", "Connections to upstreams open now.", |c| {
         &c.upstream_connections_open
     }),
+    ("sluice_pool_waiting", "Requests that wait for a connection of a full pool now.", |c| {
+        &c.pool_waiting
+    }),
 ];
 
-const COUNTERS: [Figure; 13] = [
+const COUNTERS: [Figure; 17] = [
     ("sluice_connections_total", "Client connections accepted.", |c| &c.connections_total),
     ("sluice_connections_refused_total", "Client connections refused at a bound.", |c| {
         &c.connections_refused
@@ -71,10 +77,16 @@ const COUNTERS: [Figure; 13] = [
     ("sluice_upstream_idle_closed_total", "Idle connections that the upstream ended.", |c| {
         &c.upstream_idle_closed
     }),
+    ("sluice_pool_waits_total", "Requests that waited at a full pool.", |c| &c.pool_waits),
+    ("sluice_pool_waits_timed_out_total", "Waits at a full pool that were in vain.", |c| {
+        &c.pool_waits_timed_out
+    }),
     ("sluice_upstream_cut_total", "Responses that broke off after their head.", |c| {
         &c.upstream_cut
     }),
-    ("sluice_retries_total", "Attempts after the first.", |c| &c.retries),
+    ("sluice_retries_total", "Attempts after the first, but for hedges.", |c| &c.retries),
+    ("sluice_hedges_total", "Requests sent to a second server, too.", |c| &c.hedges),
+    ("sluice_hedges_won_total", "Hedges that answered first.", |c| &c.hedges_won),
     ("sluice_panics_total", "Connection tasks that panicked and were caught.", |c| &c.panics),
     ("sluice_access_log_lines_total", "Access log lines made by the workers.", |c| &c.log_lines),
     ("sluice_access_log_dropped_lines_total", "Lines dropped: the writer was behind.", |c| {
@@ -111,6 +123,7 @@ pub(crate) fn workers(workers: &[Arc<Cells>]) -> String {
     routes(&mut text, &by_route);
     super::kept::expose(&mut text, workers, &by_route);
     limits(&mut text, &by_name(workers, Cells::limits));
+    super::shed::expose(&mut text, workers);
     text.finish()
 }
 

@@ -8,4 +8,5 @@ mod kept;
 pub(crate) mod percentile;
 pub(crate) mod process;
 pub(crate) mod record;
+pub(crate) mod shed;
 pub(crate) mod writer;

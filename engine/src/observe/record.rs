@@ -221,6 +221,9 @@ impl<'a> Line<'a> {
             }
         }
         self.number("attempts", u64::from(record.attempts));
+        if let Some(hedge) = record.hedged() {
+            self.text("hedge", hedge.as_bytes());
+        }
         if let Some(answer) = record.answer {
             self.text("code", answer.code.as_bytes());
             if let Some(source) = answer.degraded {

@@ -4,10 +4,18 @@
 //! A swap to another completion-based runtime is a rewrite of this folder and nothing else.
 
 mod driver;
+mod readiness;
 mod socket;
+mod splice;
 mod task;
+mod turn;
 
 pub use driver::available;
 pub(crate) use driver::{Driver, Fallen, Wanted, block_on};
-pub(crate) use socket::{Bell, Listener, Reader, SPARE, Shutter, Socket, Stop, Writer, connect};
+pub(crate) use readiness::Readiness;
+pub(crate) use socket::{
+    Bell, Listener, Reader, SPARE, Shutter, Socket, Stop, Writer, connect, given_up, has_ended,
+};
+pub(crate) use splice::{Duct, End, Flow, Pipes};
 pub(crate) use task::{Task, caught, first, sleep, spawn, supervised, within};
+pub(crate) use turn::Turns;

@@ -5,17 +5,20 @@ use std::fmt;
 use std::future::{Future, poll_fn};
 use std::io;
 use std::net::{Shutdown, SocketAddr};
-use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
+use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, IntoRawFd, OwnedFd, RawFd};
 use std::pin::Pin;
 use std::rc::Rc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
 use monoio::buf::{IoBuf, IoBufMut};
-use monoio::io::{AsyncReadRent, AsyncWriteRent, Canceller, OwnedReadHalf};
+use monoio::io::{
+    AsyncReadRent, AsyncWriteRent, CancelHandle, CancelableAsyncReadRent, Canceller, OwnedReadHalf,
+};
 use monoio::net::{TcpListener, TcpStream};
 
 use super::Driver;
+use super::splice::{Duct, Pipes};
 
 /// A bound socket that this worker accepts from.
 #[derive(Debug)]
@@ -46,19 +49,25 @@ pub(crate) struct Socket {
 pub(crate) struct Reader {
     pump: Pin<Box<dyn Future<Output = ()>>>,
     slot: Rc<Slot>,
+    /// What can be spliced from; a bell can't.
+    tcp: Option<Stream>,
 }
 
 /// The sending direction.
 #[derive(Debug)]
 pub(crate) struct Writer {
-    tcp: Rc<UnsafeCell<TcpStream>>,
+    tcp: Stream,
 }
+
+/// One connection, held by both its directions.
+pub(super) type Stream = Rc<UnsafeCell<TcpStream>>;
 
 /// Ends a connection from outside: pending reads and writes return at once.
 #[derive(Clone, Debug)]
 pub(crate) struct Shutter {
+    slot: Rc<Slot>,
     /// Keeps the descriptor open, so that its number can't have become another socket's.
-    _alive: Rc<UnsafeCell<TcpStream>>,
+    _alive: Stream,
     fd: RawFd,
 }
 
@@ -70,6 +79,8 @@ struct Slot {
     /// Handed back by the pump.
     done: Cell<Option<(io::Result<usize>, Vec<u8>)>>,
     armed: Cell<bool>,
+    /// The right to have the pending read given up.
+    giving_up: RefCell<Option<Canceller>>,
 }
 
 impl Listener {
@@ -88,7 +99,7 @@ impl Listener {
         self.std.set_nonblocking(true).ok()?;
         let (tcp, peer) = self.std.accept().ok()?;
         tcp.set_nonblocking(self.driver == Driver::Epoll).ok()?;
-        Some((Socket::new(TcpStream::from_std(tcp).ok()?), peer))
+        Some((Socket::new(TcpStream::from_std(tcp).ok()?, Reads::CanBeGivenUp), peer))
     }
 
     /// The next connection, or None once stopped.
@@ -98,7 +109,7 @@ impl Listener {
         }
         let handle = stop.canceller.borrow().handle();
         match self.tcp.cancelable_accept(handle).await {
-            Ok((tcp, peer)) => Ok(Some((Socket::new(tcp), peer))),
+            Ok((tcp, peer)) => Ok(Some((Socket::new(tcp, Reads::CanBeGivenUp), peer))),
             Err(_) if stop.stopped.get() => Ok(None),
             Err(e) => Err(e),
         }
@@ -129,28 +140,76 @@ impl fmt::Debug for Stop {
 pub(crate) async fn connect(address: SocketAddr, span: Duration) -> io::Result<Socket> {
     // The one operation that may be dropped: nothing was read, and the descriptor dies with it.
     match monoio::time::timeout(span, TcpStream::connect_addr(address)).await {
-        Ok(connected) => connected.map(Socket::new),
+        Ok(connected) => connected.map(|tcp| Socket::new(tcp, Reads::Stay)),
         Err(_) => Err(io::ErrorKind::TimedOut.into()),
     }
 }
 
+/// What may become of a read that is pending.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Reads {
+    Stay,
+    /// At the price of keeping a list of them.
+    CanBeGivenUp,
+}
+
 impl Socket {
-    fn new(tcp: TcpStream) -> Self {
-        // Heads and small bodies leave in one write; waiting for more would only add latency.
-        // An error means the peer is gone already, which the first read will say.
-        let _ = tcp.set_nodelay(true);
+    fn new(tcp: TcpStream, reads: Reads) -> Self {
+        if reads == Reads::Stay {
+            // As on our listeners, whose connections inherit it. An error means the peer is gone
+            // already, which the first read will say.
+            let _ = tcp.set_nodelay(true);
+        }
+        Self::of(tcp, reads)
+    }
+
+    /// A connection of this worker that had been taken apart.
+    ///
+    /// # Errors
+    /// When the descriptor can't be registered with the driver.
+    pub(crate) fn again(descriptor: OwnedFd) -> io::Result<Self> {
+        let tcp = TcpStream::from_std(std::net::TcpStream::from(descriptor))?;
+        Ok(Self::of(tcp, Reads::CanBeGivenUp))
+    }
+
+    /// Take apart a connection with no read armed, down to its descriptor. None while a shutter of
+    /// it is left.
+    pub(crate) fn apart(reader: Reader, writer: Writer) -> Option<OwnedFd> {
+        debug_assert!(!reader.armed(), "its read holds on to it");
+        drop(reader);
+        let tcp = Rc::try_unwrap(writer.tcp).ok()?.into_inner();
+        // SAFETY: the stream owned it and has just let go of it.
+        Some(unsafe { OwnedFd::from_raw_fd(tcp.into_raw_fd()) })
+    }
+
+    fn of(tcp: TcpStream, reads: Reads) -> Self {
         let fd = tcp.as_raw_fd();
         let tcp = Rc::new(UnsafeCell::new(tcp));
         let read = OwnedReadHalf(Rc::clone(&tcp));
-        let shutter = Shutter { _alive: Rc::clone(&tcp), fd };
-        Self { reader: Reader::new(read), writer: Writer { tcp }, shutter }
+        let slot = Rc::new(Slot::default());
+        let shutter = Shutter { slot: Rc::clone(&slot), _alive: Rc::clone(&tcp), fd };
+        let reader = match reads {
+            Reads::Stay => Reader::new(pump(read, Rc::clone(&slot)), slot),
+            Reads::CanBeGivenUp => {
+                slot.giving_up.replace(Some(Canceller::new()));
+                Reader::new(pump_given_up(read, Rc::clone(&slot)), slot)
+            }
+        };
+        let reader = Reader { tcp: Some(Rc::clone(&tcp)), ..reader };
+        Self { reader, writer: Writer { tcp }, shutter }
     }
 }
 
 impl Reader {
-    fn new<H: AsyncReadRent + 'static>(half: H) -> Self {
-        let slot = Rc::new(Slot::default());
-        Self { pump: Box::pin(pump(half, Rc::clone(&slot))), slot }
+    fn new(pump: impl Future<Output = ()> + 'static, slot: Rc<Slot>) -> Self {
+        Self { pump: Box::pin(pump), slot, tcp: None }
+    }
+
+    /// Pass the next `bytes` on to `writer` without reading them. None while a read is armed, or
+    /// when there is no pipe to be had.
+    pub(crate) fn duct(&self, writer: &Writer, pipes: &Pipes, bytes: u64) -> Option<Duct> {
+        let from = self.tcp.as_ref().filter(|_| !self.armed())?;
+        pipes.duct(Rc::clone(from), Rc::clone(&writer.tcp), bytes)
     }
 
     /// Begin to read into the free capacity of `buffer`, behind what it holds. The last [`SPARE`]
@@ -205,15 +264,42 @@ impl fmt::Debug for Reader {
 /// One box for the life of the connection instead of one for each read.
 async fn pump<H: AsyncReadRent>(mut half: H, slot: Rc<Slot>) {
     loop {
-        let buffer = poll_fn(|_| match slot.wanted.take() {
+        let buffer = slot.wanted().await;
+        let (from, to) = (buffer.len(), buffer.capacity().saturating_sub(SPARE));
+        let (result, part) = half.read(buffer.slice_mut(from..to)).await;
+        slot.done.set(Some((result, part.into_inner())));
+    }
+}
+
+/// As [`pump`], for reads that can be given up.
+async fn pump_given_up<H: CancelableAsyncReadRent>(mut half: H, slot: Rc<Slot>) {
+    loop {
+        let buffer = slot.wanted().await;
+        let Some(handle) = slot.handle() else { return };
+        let (from, to) = (buffer.len(), buffer.capacity().saturating_sub(SPARE));
+        let (result, part) = half.cancelable_read(buffer.slice_mut(from..to), handle).await;
+        slot.done.set(Some((result, part.into_inner())));
+    }
+}
+
+impl Slot {
+    async fn wanted(&self) -> Vec<u8> {
+        poll_fn(|_| match self.wanted.take() {
             Some(buffer) => Poll::Ready(buffer),
             // Nobody waits here: whoever arms also polls.
             None => Poll::Pending,
         })
-        .await;
-        let (from, to) = (buffer.len(), buffer.capacity().saturating_sub(SPARE));
-        let (result, part) = half.read(buffer.slice_mut(from..to)).await;
-        slot.done.set(Some((result, part.into_inner())));
+        .await
+    }
+
+    fn handle(&self) -> Option<CancelHandle> {
+        self.giving_up.borrow().as_ref().map(Canceller::handle)
+    }
+}
+
+impl fmt::Debug for Slot {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Slot").field("armed", &self.armed).finish_non_exhaustive()
     }
 }
 
@@ -255,6 +341,13 @@ impl Writer {
     }
 }
 
+/// For system calls made directly.
+pub(super) fn descriptor(stream: &Stream) -> BorrowedFd<'_> {
+    // SAFETY: only the number is read; the stream keeps the descriptor open for as long as it is
+    // borrowed.
+    unsafe { BorrowedFd::borrow_raw((*stream.get()).as_raw_fd()) }
+}
+
 impl Shutter {
     pub(crate) fn shut(&self, how: Shutdown) {
         let how = match how {
@@ -264,6 +357,15 @@ impl Shutter {
         };
         // Not connected any more: then it is shut already.
         let _ = rustix::net::shutdown(self.descriptor(), how);
+    }
+
+    /// Have a pending read of an accepted connection given up: it fails with [`given_up`], or
+    /// brings what had come. Nothing is lost, and the connection stays.
+    pub(crate) fn give_up_read(&self) {
+        let mut giving_up = self.slot.giving_up.borrow_mut();
+        if let Some(canceller) = giving_up.take() {
+            *giving_up = Some(canceller.cancel());
+        }
     }
 
     /// Reset the connection: the peer learns that what it got is not all. (Closing would end it in
@@ -287,6 +389,21 @@ impl Shutter {
     }
 }
 
+/// Whether nothing can be read from this socket any more.
+pub(crate) fn has_ended(descriptor: &OwnedFd) -> bool {
+    let look = rustix::net::RecvFlags::PEEK | rustix::net::RecvFlags::DONTWAIT;
+    match rustix::net::recv(descriptor, &mut [0_u8; 1], look) {
+        Ok((_, n)) => n == 0,
+        Err(rustix::io::Errno::AGAIN | rustix::io::Errno::INTR) => false,
+        Err(_) => true,
+    }
+}
+
+/// Whether a read failed because it was to be given up.
+pub(crate) fn given_up(error: &io::Error) -> bool {
+    error.raw_os_error() == Some(rustix::io::Errno::CANCELED.raw_os_error())
+}
+
 /// A bell that another thread can ring for this worker, without waking cost when it is silent.
 #[derive(Debug)]
 pub(crate) struct Bell {
@@ -298,7 +415,8 @@ impl Bell {
     /// When the descriptor can't be registered with the driver.
     pub(crate) fn new(end: std::os::unix::net::UnixStream, driver: Driver) -> io::Result<Self> {
         end.set_nonblocking(driver == Driver::Epoll)?;
-        Ok(Self { reader: Reader::new(monoio::net::UnixStream::from_std(end)?) })
+        let (end, slot) = (monoio::net::UnixStream::from_std(end)?, Rc::new(Slot::default()));
+        Ok(Self { reader: Reader::new(pump(end, Rc::clone(&slot)), slot) })
     }
 
     /// Wait until it was rung; any number of rings since the last time count as one. False: the
@@ -310,140 +428,4 @@ impl Bell {
 }
 
 #[cfg(test)]
-mod tests {
-    use std::io::{Read, Write};
-
-    use super::*;
-    use crate::runtime::{Wanted, block_on, sleep};
-
-    /// Every driver this machine has.
-    fn on_every_driver<F: Future<Output = ()>>(test: impl Fn(Driver) -> F) {
-        let mut ran = 0;
-        for driver in Driver::LADDER {
-            ran += usize::from(block_on(Wanted::Only(driver), |d, _| test(d)).is_ok());
-        }
-        assert!(ran > 0, "epoll at least");
-    }
-
-    fn pair(driver: Driver) -> (Listener, SocketAddr) {
-        let std = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-        let address = std.local_addr().unwrap();
-        (Listener::new(std, driver).unwrap(), address)
-    }
-
-    async fn accepted(driver: Driver) -> (std::net::TcpStream, Socket) {
-        let (listener, address) = pair(driver);
-        let client = std::net::TcpStream::connect(address).unwrap();
-        let (socket, _) = listener.accept(&Stop::default()).await.unwrap().unwrap();
-        (client, socket)
-    }
-
-    #[test]
-    fn a_read_that_nobody_waits_for_any_more_loses_nothing() {
-        on_every_driver(|driver| async move {
-            let (mut client, mut socket) = accepted(driver).await;
-            socket.reader.arm(Vec::with_capacity(64));
-            let gave_up =
-                monoio::time::timeout(Duration::from_millis(5), socket.reader.armed_read()).await;
-            assert!(gave_up.is_err(), "nothing was sent yet");
-            client.write_all(b"hello").unwrap();
-            let (result, buffer) = socket.reader.armed_read().await;
-            assert_eq!((result.unwrap(), &buffer[..]), (5, &b"hello"[..]), "{driver:?}");
-        });
-    }
-
-    #[test]
-    fn shutting_wakes_a_pending_read() {
-        on_every_driver(|driver| async move {
-            let (client, mut socket) = accepted(driver).await;
-            let shutter = socket.shutter.clone();
-            drop(spawn_shut(shutter));
-            let (result, _) = socket.reader.read(Vec::with_capacity(64)).await;
-            assert_eq!(result.unwrap(), 0, "{driver:?}");
-            drop(client);
-        });
-    }
-
-    #[test]
-    fn shutting_wakes_a_pending_write() {
-        on_every_driver(|driver| async move {
-            let (client, mut socket) = accepted(driver).await;
-            drop(spawn_shut(socket.shutter.clone()));
-            // More than both socket buffers hold, and a client that never reads.
-            let (result, _) = socket.writer.write_all(vec![0; 64 << 20], 0, || ()).await;
-            assert!(result.is_err(), "{driver:?}");
-            drop(client);
-        });
-    }
-
-    fn spawn_shut(shutter: Shutter) -> crate::runtime::Task<()> {
-        crate::runtime::spawn(async move {
-            sleep(Duration::from_millis(5)).await;
-            shutter.shut(Shutdown::Both);
-        })
-    }
-
-    #[test]
-    fn stopping_ends_a_pending_accept() {
-        on_every_driver(|driver| async move {
-            let (listener, _) = pair(driver);
-            let stop = Rc::new(Stop::default());
-            let later = Rc::clone(&stop);
-            drop(crate::runtime::spawn(async move {
-                sleep(Duration::from_millis(5)).await;
-                later.stop();
-            }));
-            assert!(listener.accept(&stop).await.unwrap().is_none(), "{driver:?}");
-        });
-    }
-
-    #[test]
-    fn connections_that_wait_when_accepting_stops_are_not_lost() {
-        on_every_driver(|driver| async move {
-            let (listener, address) = pair(driver);
-            let mut clients: Vec<_> =
-                (0..3).map(|_| std::net::TcpStream::connect(address).unwrap()).collect();
-            let stop = Stop::default();
-            stop.stop();
-            assert!(listener.accept(&stop).await.unwrap().is_none());
-            let mut waiting = 0;
-            while let Some((mut socket, _)) = listener.accept_waiting() {
-                waiting += 1;
-                let (result, _) = socket.writer.write_all(b"hello".to_vec(), 0, || ()).await;
-                result.unwrap();
-            }
-            assert_eq!(waiting, 3, "{driver:?}");
-            for client in &mut clients {
-                client.read_exact(&mut [0; 5]).unwrap();
-            }
-        });
-    }
-
-    #[test]
-    fn a_bell_rings_across_threads() {
-        on_every_driver(|driver| async move {
-            let (here, mut there) = std::os::unix::net::UnixStream::pair().unwrap();
-            let mut bell = Bell::new(here, driver).unwrap();
-            let thread = std::thread::spawn(move || {
-                there.write_all(&[1]).unwrap();
-                there
-            });
-            assert!(bell.rung().await, "{driver:?}");
-            drop(thread.join().unwrap());
-            assert!(!bell.rung().await, "{driver:?}: the other end is gone");
-        });
-    }
-
-    #[test]
-    fn bytes_written_arrive_in_order() {
-        on_every_driver(|driver| async move {
-            let (mut client, mut socket) = accepted(driver).await;
-            let (result, _) = socket.writer.write_all(b"xxhello".to_vec(), 2, || ()).await;
-            result.unwrap();
-            socket.writer.finish().await;
-            let mut got = String::new();
-            client.read_to_string(&mut got).unwrap();
-            assert_eq!(got, "hello", "{driver:?}");
-        });
-    }
-}
+mod tests;

@@ -1,16 +1,19 @@
-//! The clerk: carries the keeper's batches to Redis and its answers back, keeps a connection, and
-//! says so when there is none.
+//! The clerk: carries the keeper's batches to Redis and its answers back, keeps the lines to it,
+//! and says so when there is none.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use metrics::counter;
-use sluice_policy::keeper::{Batch, Keeper, TICK};
+use sluice_policy::keeper::{ALL, Batch, Keeper, TICK};
 use tokio::sync::{Notify, mpsc, oneshot};
 use tokio::time::{Interval, MissedTickBehavior};
 
-use super::link::{Link, Outcome, node};
-use super::{Client, Order, Report, Setting, State, locked};
+use super::client::Client;
+use super::find::{Found, find};
+use super::lines::{Lines, Way};
+use super::link::{Link, Load, Outcome, node};
+use super::{Order, Report, Setting, State, locked};
 use crate::clock::Clock;
 use crate::event::event;
 use crate::observe::exposition::{STORE_COMMANDS, STORE_LOSSES};
@@ -22,6 +25,9 @@ const AGAIN_MAX: Duration = Duration::from_millis(500);
 /// Kicks that come sooner after one another than this are taken together.
 const KICKS: Duration = Duration::from_micros(200);
 
+/// A server that says that another has the shard is asked again no sooner than this.
+const SOON: Duration = Duration::from_millis(5);
+
 #[derive(Debug)]
 pub(super) struct Clerk {
     keeper: Keeper,
@@ -29,11 +35,18 @@ pub(super) struct Clerk {
     kick: Arc<Notify>,
     report: Arc<Mutex<Report>>,
     client: Option<Client>,
-    link: Option<Link>,
+    lines: Lines,
+    /// Shards that the keeper takes for reachable.
+    up: u64,
     node: String,
-    /// Counts connections: what comes of an older one is not heard.
-    life: u64,
+    /// Counts ways in, and searches: what comes of an older one is not heard.
+    search: u64,
+    searching: bool,
     again: Duration,
+    /// It has answered since it was there again the last time.
+    answered: bool,
+    /// It lets itself be connected to and does not answer: that is told once.
+    flaps: bool,
     ticks: Interval,
     kicked: sluice_policy::time::Instant,
     happened: (mpsc::UnboundedSender<Happened>, mpsc::UnboundedReceiver<Happened>),
@@ -42,8 +55,9 @@ pub(super) struct Clerk {
 
 #[derive(Debug)]
 enum Happened {
-    Linked { life: u64, made: Result<Link, String> },
-    Carried { life: u64, batch: u64, outcome: Outcome },
+    Found { search: u64, found: Result<Vec<Found>, String> },
+    Made { life: u64, made: Result<Link, String> },
+    Carried { life: u64, outcomes: Vec<Outcome> },
 }
 
 impl Clerk {
@@ -62,10 +76,14 @@ impl Clerk {
             kick,
             report,
             client: None,
-            link: None,
+            lines: Lines::default(),
+            up: 0,
             node: node(),
-            life: 0,
+            search: 0,
+            searching: false,
             again: AGAIN_MIN,
+            answered: false,
+            flaps: false,
             ticks,
             kicked: clock.at(),
             happened: mpsc::unbounded_channel(),
@@ -85,7 +103,7 @@ impl Clerk {
                 _ = self.ticks.tick(), if busy => self.tick(),
                 Some(happened) = self.happened.1.recv() => self.hear(happened),
                 order = orders.recv() => match order {
-                    Some(Order::Adopt(setting)) => self.adopt(setting),
+                    Some(Order::Adopt(setting)) => self.adopt(*setting),
                     Some(Order::Farewell(tell)) => self.part(tell),
                     None => return,
                 },
@@ -105,8 +123,8 @@ impl Clerk {
 
     fn tick(&mut self) {
         let now = self.clock.at();
-        if self.keeper.is_stuck(now) {
-            self.lose("no answer within 100 ms");
+        for life in self.lines.holding(self.keeper.stuck(now)) {
+            self.lose(life, "no answer within 100 ms");
         }
         let batches = self.keeper.tick(now);
         self.send(batches);
@@ -123,7 +141,7 @@ impl Clerk {
         self.keeper.adopt(&setting.plan);
         let needed = setting.plan.shared().next().is_some();
         let client = setting.client.filter(|_| needed);
-        if client.as_ref().map(|c| &c.url) == self.client.as_ref().map(|c| &c.url) {
+        if client == self.client {
             return;
         }
         // What is held goes back before the connection does.
@@ -131,19 +149,17 @@ impl Clerk {
             return;
         }
         self.client = client;
-        (self.life, self.again) = (self.life + 1, AGAIN_MIN);
+        (self.again, self.flaps) = (AGAIN_MIN, false);
+        self.lines.clear();
         // Before the first connection nothing is lost yet: requests wait a moment for it.
-        if self.link.take().is_some() {
-            self.keeper.unlinked(self.clock.at());
-        }
+        self.settle();
         let state = if self.client.is_some() { State::Connecting } else { State::Off };
-        let server =
-            self.client.as_ref().map(|c| c.client.get_connection_info().addr().to_string());
         {
             let mut report = locked(&self.report);
-            (report.state, report.server) = (state, server);
+            (report.state, report.servers, report.why) = (state, Vec::new(), None);
         }
-        self.connect(Duration::ZERO);
+        self.searching = false;
+        self.seek(Duration::ZERO);
     }
 
     fn part(&mut self, tell: oneshot::Sender<()>) {
@@ -154,82 +170,191 @@ impl Clerk {
 
     fn hear(&mut self, happened: Happened) {
         match happened {
-            Happened::Linked { life, made } if life == self.life => match made {
-                Ok(link) => self.linked(link),
-                Err(why) => self.lose(&why),
-            },
-            Happened::Carried { life, batch, outcome } if life == self.life => match outcome {
-                Outcome::Answered(replies) => {
-                    self.keeper.answered(self.clock.at(), batch, &replies);
+            Happened::Found { search, found } if search == self.search => {
+                self.searching = false;
+                match found {
+                    Ok(found) => self.found(found),
+                    Err(why) => self.trouble(&why),
                 }
-                Outcome::Again => self.keeper.failed(batch),
-                Outcome::Broken(why) => self.lose(&why),
-            },
-            // Of a connection that was given up.
-            Happened::Linked { .. } | Happened::Carried { .. } => {}
+            }
+            Happened::Made { life, made } => {
+                let (link, why) = match made {
+                    Ok(link) => (Some(link), None),
+                    Err(why) => (None, Some(why)),
+                };
+                if !self.lines.made(life, link) {
+                    return;
+                }
+                self.settle();
+                if let Some(why) = why {
+                    self.trouble(&why);
+                }
+            }
+            Happened::Carried { life, outcomes } if self.lines.is_up(life) => {
+                outcomes.into_iter().for_each(|outcome| self.carried(life, outcome));
+            }
+            // Of what was given up.
+            Happened::Found { .. } | Happened::Carried { .. } => {}
         }
     }
 
-    fn linked(&mut self, link: Link) {
-        self.again = AGAIN_MIN;
-        self.keeper.linked(self.clock.at());
+    fn carried(&mut self, life: u64, outcome: Outcome) {
+        match outcome {
+            Outcome::Answered(batch, replies) => {
+                self.keeper.answered(self.clock.at(), batch, &replies);
+                self.prove();
+            }
+            Outcome::Again(batch) => self.keeper.failed(batch),
+            Outcome::Moved(batch) => {
+                self.keeper.failed(batch);
+                self.seek(SOON);
+            }
+            Outcome::Ask(server, batch) => match self.lines.way_to(server) {
+                Some(way) => self.carry(way, vec![Load { batch, asking: true }]),
+                None => {
+                    self.keeper.failed(batch.id);
+                    self.connect();
+                }
+            },
+            Outcome::Broken(why) => self.lose(life, &why),
+        }
+    }
+
+    fn found(&mut self, found: Vec<Found>) {
+        let missing = self.lines.hold(found);
+        locked(&self.report).servers = self.lines.servers();
+        self.connect();
+        self.settle();
+        if missing != 0 {
+            self.trouble(&format!("nobody holds {} of 64 shards", missing.count_ones()));
+        }
+    }
+
+    fn lose(&mut self, life: u64, why: &str) {
+        if self.lines.fail(life) {
+            self.settle();
+            self.trouble(why);
+        }
+    }
+
+    /// Tells the keeper what can be reached now.
+    fn settle(&mut self) {
+        let (reach, now) = (self.lines.reach(), self.clock.at());
+        let (lost, back) = (self.up & !reach, reach & !self.up);
+        self.up = reach;
+        if lost != 0 {
+            self.keeper.unlinked(now, lost);
+        }
+        if back != 0 {
+            self.keeper.linked(now, back);
+        }
+        if reach != ALL {
+            return;
+        }
         let was = {
             let mut report = locked(&self.report);
             report.why = None;
             std::mem::replace(&mut report.state, State::Up)
         };
-        match was {
-            State::Lost => event!("store_back", run = link.run),
-            State::Off | State::Connecting | State::Up => event!("store_connected", run = link.run),
+        if was == State::Up {
+            return;
         }
-        self.link = Some(link);
+        self.answered = false;
+        let servers = self.servers();
+        match was {
+            State::Lost if !self.flaps => event!("store_back", servers = servers),
+            State::Off | State::Connecting => event!("store_connected", servers = servers),
+            State::Lost | State::Up => {}
+        }
         self.tick();
     }
 
-    /// There is no connection, or none that is of use: make another.
-    fn lose(&mut self, why: &str) {
-        self.link = None;
-        self.life += 1;
-        self.keeper.unlinked(self.clock.at());
-        let first = {
-            let mut report = locked(&self.report);
-            let first = report.state != State::Lost;
-            report.state = State::Lost;
-            report.why = Some(why.to_owned());
-            report.losses += u64::from(first);
-            first
-        };
-        // Once for each time, not for each try.
-        if first {
-            event!("store_lost", why = why);
-            counter!(STORE_LOSSES).increment(1);
+    /// It does answer, and is not just there.
+    fn prove(&mut self) {
+        if self.up != ALL {
+            return;
         }
-        let wait = self.again;
-        self.again = (2 * wait).min(AGAIN_MAX);
-        self.connect(wait);
+        (self.answered, self.again) = (true, AGAIN_MIN);
+        if std::mem::take(&mut self.flaps) {
+            event!("store_back", servers = self.servers());
+        }
     }
 
-    fn connect(&self, wait: Duration) {
+    /// Some of it can't be asked: look for it again.
+    fn trouble(&mut self, why: &str) {
+        self.keeper.unlinked(self.clock.at(), !self.up);
+        let was = {
+            let mut report = locked(&self.report);
+            report.why = Some(why.to_owned());
+            std::mem::replace(&mut report.state, State::Lost)
+        };
+        // Once for each time, not for each try.
+        if was != State::Lost && !self.flaps {
+            event!("store_lost", why = why);
+            counter!(STORE_LOSSES).increment(1);
+            locked(&self.report).losses += 1;
+        }
+        self.flaps |= was == State::Up && !self.answered;
+        let wait = self.again;
+        self.again = (2 * wait).min(AGAIN_MAX);
+        self.seek(wait);
+    }
+
+    fn seek(&mut self, wait: Duration) {
         let Some(client) = self.client.clone() else { return };
-        let (life, node, tell) = (self.life, self.node.clone(), self.happened.0.clone());
+        if std::mem::replace(&mut self.searching, true) {
+            return;
+        }
+        self.search += 1;
+        let (search, tell, known) = (self.search, self.happened.0.clone(), self.lines.servers());
+        let turn = usize::try_from(search).unwrap_or(0);
         tokio::spawn(async move {
             tokio::time::sleep(wait).await;
-            let made = Link::make(client, node).await;
-            let _ = tell.send(Happened::Linked { life, made });
+            let found = find(client, known, turn).await;
+            let _ = tell.send(Happened::Found { search, found });
         });
     }
 
-    /// All at once: the connection writes them one after the other without waiting for answers.
-    fn send(&mut self, batches: Vec<Batch>) {
-        let Some(link) = &self.link else { return };
-        counter!(STORE_COMMANDS).increment(batches.len() as u64);
-        for batch in batches {
-            let (life, link, tell) = (self.life, link.clone(), self.happened.0.clone());
+    fn connect(&mut self) {
+        let Some(client) = &self.client else { return };
+        for (life, server) in self.lines.make() {
+            let (entry, node, tell) =
+                (client.entry.clone(), self.node.clone(), self.happened.0.clone());
             tokio::spawn(async move {
-                let id = batch.id;
-                let outcome = link.carry(batch).await;
-                let _ = tell.send(Happened::Carried { life, batch: id, outcome });
+                let made = Link::make(entry, server, node).await;
+                let _ = tell.send(Happened::Made { life, made });
             });
         }
+    }
+
+    /// What goes to one server goes in one pipeline.
+    fn send(&mut self, batches: Vec<Batch>) {
+        let mut ways: Vec<(Way, Vec<Load>)> = Vec::new();
+        for batch in batches {
+            let Some(way) = self.lines.way_of(batch.shard) else {
+                self.keeper.failed(batch.id);
+                continue;
+            };
+            let load = Load { batch, asking: false };
+            match ways.iter_mut().find(|(other, _)| other.life == way.life) {
+                Some((_, loads)) => loads.push(load),
+                None => ways.push((way, vec![load])),
+            }
+        }
+        ways.into_iter().for_each(|(way, loads)| self.carry(way, loads));
+    }
+
+    fn carry(&self, way: Way, loads: Vec<Load>) {
+        counter!(STORE_COMMANDS).increment(loads.len() as u64);
+        let tell = self.happened.0.clone();
+        tokio::spawn(async move {
+            let Way { life, link } = way;
+            let outcomes = link.carry(loads).await;
+            let _ = tell.send(Happened::Carried { life, outcomes });
+        });
+    }
+
+    fn servers(&self) -> Vec<String> {
+        self.lines.servers().iter().map(ToString::to_string).collect()
     }
 }

@@ -4,18 +4,21 @@
 use std::time::Duration;
 
 use redis::aio::MultiplexedConnection;
-use redis::{AsyncConnectionConfig, Cmd, ErrorKind, RedisError, RedisResult, ServerErrorKind, cmd};
+use redis::{
+    AsyncConnectionConfig, Cmd, FromRedisValue, Pipeline, RedisError, RedisResult, Value, cmd, pipe,
+};
 use rustix::rand::{GetRandomFlags, getrandom};
+use sluice_config::StoreServer;
 use sluice_policy::keeper::Batch;
 use sluice_policy::mechanism::lease::{Class, Message, Reply};
 
-use super::Client;
+use super::client::Entry;
 
 const SCRIPT: &str = include_str!("reserve.lua");
 
-/// For making a connection, and for any answer on it. Above the time after which a silent store is
-/// taken for lost, so that it is the keeper who decides.
-const PATIENCE: Duration = Duration::from_millis(250);
+/// For making a connection, of which TLS takes a part, and for any answer on it. Above the time
+/// after which a silent store is taken for lost, so that it is the keeper who decides.
+const PATIENCE: Duration = Duration::from_millis(500);
 
 /// In the order of the script's answer.
 const FIELDS: usize = 5;
@@ -29,12 +32,24 @@ pub(super) struct Link {
     node: String,
 }
 
-/// What became of a batch.
+/// A batch on its way.
+#[derive(Debug)]
+pub(super) struct Load {
+    pub(super) batch: Batch,
+    /// To a server that does not hold its shard yet: the one that does has sent us there.
+    pub(super) asking: bool,
+}
+
+/// What became of a batch. Nothing was done unless it was answered or broken.
 #[derive(Debug)]
 pub(super) enum Outcome {
-    Answered(Vec<Reply>),
-    /// Nothing was done; it may be sent again.
-    Again,
+    Answered(u64, Vec<Reply>),
+    /// It may be sent again.
+    Again(u64),
+    /// Somebody else has the shard.
+    Moved(u64),
+    /// The shard is on its way to this server, and this key is there.
+    Ask(StoreServer, Batch),
     Broken(String),
 }
 
@@ -48,41 +63,80 @@ pub(super) fn node() -> String {
 }
 
 impl Link {
-    pub(super) async fn make(client: Client, node: String) -> Result<Self, String> {
-        let making = Self::shake_hands(&client.client, node);
+    pub(super) async fn make(
+        entry: Entry,
+        server: StoreServer,
+        node: String,
+    ) -> Result<Self, String> {
+        let making = Self::shake_hands(&entry, &server, node);
         match tokio::time::timeout(PATIENCE, making).await {
-            Ok(made) => made.map_err(|e| said(&e)),
-            Err(_) => Err("no connection within 250 ms".to_owned()),
+            Ok(Ok(Some(link))) => Ok(link),
+            Ok(Ok(None)) => Err(format!("{server}: is a replica")),
+            Ok(Err(e)) => Err(format!("{server}: {}", said(&e))),
+            Err(_) => Err(format!("{server}: no connection within 500 ms")),
         }
     }
 
-    async fn shake_hands(client: &redis::Client, node: String) -> RedisResult<Self> {
+    /// None: this server is not a primary. A run is learnt on the connection that it is used on, so
+    /// no change of hands goes unseen.
+    async fn shake_hands(
+        entry: &Entry,
+        server: &StoreServer,
+        node: String,
+    ) -> RedisResult<Option<Self>> {
         let config = AsyncConnectionConfig::new()
             .set_connection_timeout(Some(PATIENCE))
             .set_response_timeout(Some(PATIENCE));
+        let client = redis::Client::open(entry.at(server)?)?;
         let mut connection = client.get_multiplexed_async_connection_with_config(&config).await?;
-        let info: String = cmd("INFO").arg("server").query_async(&mut connection).await?;
-        let run = info.lines().find_map(|line| line.strip_prefix("run_id:"));
+        let mut asked = pipe();
+        asked.cmd("INFO").arg("server").cmd("INFO").arg("replication");
+        asked.cmd("SCRIPT").arg("LOAD").arg(SCRIPT);
+        let (about, role, script): (String, String, String) =
+            asked.query_async(&mut connection).await?;
+        if role.lines().any(|line| line.trim() == "role:slave") {
+            return Ok(None);
+        }
+        let run = about.lines().find_map(|line| line.strip_prefix("run_id:"));
         let run = run.unwrap_or("unknown").trim().to_owned();
-        let script = load(&mut connection).await?;
-        Ok(Self { connection, run, script, node })
+        Ok(Some(Self { connection, run, script, node }))
     }
 
-    pub(super) async fn carry(mut self, batch: Batch) -> Outcome {
-        let asked = self.command(&batch).query_async::<Vec<i64>>(&mut self.connection).await;
-        match asked {
-            Ok(told) => match replies(&told) {
-                Some(replies) => Outcome::Answered(replies),
-                None => Outcome::Broken("an answer that makes no sense".to_owned()),
-            },
-            Err(e) if e.kind() == ErrorKind::Server(ServerErrorKind::NoScript) => {
-                match load(&mut self.connection).await {
-                    Ok(_) => Outcome::Again,
-                    Err(e) => Outcome::Broken(said(&e)),
-                }
+    /// All at once, in one pipeline.
+    pub(super) async fn carry(mut self, loads: Vec<Load>) -> Vec<Outcome> {
+        let mut pipeline = Pipeline::with_capacity(loads.len());
+        for load in &loads {
+            if load.asking {
+                pipeline.add_command(cmd("ASKING"));
             }
-            Err(e) => Outcome::Broken(said(&e)),
+            pipeline.add_command(self.command(&load.batch));
         }
+        let count = pipeline.len();
+        let told = match self.connection.send_packed_commands(&pipeline, 0, count).await {
+            Ok(told) if told.len() == count => told,
+            Ok(_) => return vec![Outcome::Broken("too few answers".to_owned())],
+            Err(e) => return vec![Outcome::Broken(said(&e))],
+        };
+        let mut told = told.into_iter();
+        let mut outcomes = Vec::with_capacity(loads.len());
+        let mut unloaded = false;
+        for load in loads {
+            if load.asking {
+                // Refused, and the command behind it will be.
+                let _ = told.next();
+            }
+            let answer = told.next().unwrap_or_default();
+            unloaded |= matches!(&answer, Value::ServerError(e) if e.code() == "NOSCRIPT");
+            outcomes.push(outcome(load.batch, answer));
+        }
+        if unloaded && let Err(e) = self.load().await {
+            outcomes.push(Outcome::Broken(said(&e)));
+        }
+        outcomes
+    }
+
+    async fn load(&mut self) -> RedisResult<()> {
+        cmd("SCRIPT").arg("LOAD").arg(SCRIPT).exec_async(&mut self.connection).await
     }
 
     fn command(&self, batch: &Batch) -> Cmd {
@@ -97,6 +151,32 @@ impl Link {
             arguments(&mut command, message);
         }
         command
+    }
+}
+
+fn outcome(batch: Batch, answer: Value) -> Outcome {
+    let error = match answer {
+        Value::ServerError(error) => error,
+        answer => {
+            let told = Vec::<i64>::from_redis_value(answer).ok();
+            return match told.and_then(|told| replies(&told)) {
+                Some(replies) => Outcome::Answered(batch.id, replies),
+                None => Outcome::Broken("an answer that makes no sense".to_owned()),
+            };
+        }
+    };
+    match error.code() {
+        // Between two servers, or not loaded yet.
+        "NOSCRIPT" | "TRYAGAIN" => Outcome::Again(batch.id),
+        "MOVED" => Outcome::Moved(batch.id),
+        "ASK" => {
+            let server = error.details().and_then(|to| to.split_whitespace().nth(1));
+            match server.and_then(|server| server.parse().ok()) {
+                Some(server) => Outcome::Ask(server, batch),
+                None => Outcome::Again(batch.id),
+            }
+        }
+        code => Outcome::Broken(code.to_owned()),
     }
 }
 
@@ -127,12 +207,12 @@ fn replies(told: &[i64]) -> Option<Vec<Reply>> {
     told.chunks(FIELDS).map(reply).collect()
 }
 
-async fn load(connection: &mut MultiplexedConnection) -> RedisResult<String> {
-    cmd("SCRIPT").arg("LOAD").arg(SCRIPT).query_async(connection).await
-}
-
 /// Without what was sent: that may hold a password.
-fn said(error: &RedisError) -> String {
+pub(super) fn said(error: &RedisError) -> String {
+    if error.is_io_error() {
+        // A broken connection, or what is wrong with a certificate.
+        return error.to_string();
+    }
     match (error.code(), error.detail()) {
         (Some(code), _) => code.to_owned(),
         (None, Some(detail)) => format!("{}: {detail}", error.category()),
@@ -152,6 +232,24 @@ mod tests {
             assert_eq!(replies(told), None, "{told:?}");
         }
         assert_eq!(replies(&[]), Some(Vec::new()));
+    }
+
+    #[test]
+    fn what_a_server_refuses_says_where_to_go() {
+        let outcome = |code: &str, detail: &str| {
+            let batch = Batch { id: 7, shard: 0, keys: Vec::new() };
+            let text = format!("-{code} {detail}\r\n");
+            outcome(batch, redis::parse_redis_value(text.as_bytes()).expect("an answer"))
+        };
+        assert!(matches!(outcome("MOVED", "3999 127.0.0.1:6381"), Outcome::Moved(7)));
+        assert!(matches!(outcome("TRYAGAIN", "later"), Outcome::Again(7)));
+        assert!(matches!(outcome("NOSCRIPT", "none"), Outcome::Again(7)));
+        assert!(matches!(outcome("ASK", "3999 nowhere"), Outcome::Again(7)));
+        assert!(
+            matches!(outcome("READONLY", "a replica"), Outcome::Broken(why) if why == "READONLY")
+        );
+        let Outcome::Ask(server, batch) = outcome("ASK", "3999 127.0.0.1:6381") else { panic!() };
+        assert_eq!((server.to_string().as_str(), batch.id), ("127.0.0.1:6381", 7));
     }
 
     #[test]

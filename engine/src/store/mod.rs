@@ -4,15 +4,21 @@
 //! losses. Workers never wait for any of it.
 
 mod clerk;
+mod client;
+mod find;
+mod lines;
 mod link;
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use sluice_config::StoreServer;
 use sluice_policy::keeper::{Figures, Keeper};
 use sluice_policy::ledger::Ledger;
 use sluice_policy::plan::Plan;
 use tokio::sync::{Notify, mpsc, oneshot};
+
+pub(crate) use client::Client;
 
 use crate::clock::Clock;
 
@@ -26,7 +32,7 @@ pub(crate) struct Store {
 /// To the clerk.
 #[derive(Debug)]
 pub(crate) enum Order {
-    Adopt(Setting),
+    Adopt(Box<Setting>),
     /// Give back what is held; tell when that is done.
     Farewell(oneshot::Sender<()>),
 }
@@ -39,19 +45,13 @@ pub(crate) struct Setting {
     pub(crate) client: Option<Client>,
 }
 
-/// Where a Redis is. Its address may hold a password: it is never printed.
-#[derive(Clone)]
-pub(crate) struct Client {
-    url: String,
-    client: redis::Client,
-}
-
 /// How the store does.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Report {
     pub(crate) state: State,
     pub(crate) figures: Figures,
-    pub(crate) server: Option<String>,
+    /// Those that hold something.
+    pub(crate) servers: Vec<StoreServer>,
     /// How often it was lost.
     pub(crate) losses: u64,
     pub(crate) why: Option<String>,
@@ -82,22 +82,6 @@ impl State {
     }
 }
 
-impl Client {
-    /// # Errors
-    /// When that is no address. The message does not repeat it.
-    pub(crate) fn new(url: String) -> Result<Self, String> {
-        let client = redis::Client::open(url.as_str())
-            .map_err(|e| format!("no address of a Redis: {}", e.category()))?;
-        Ok(Self { url, client })
-    }
-}
-
-impl std::fmt::Debug for Client {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "Client({})", self.client.get_connection_info().addr())
-    }
-}
-
 impl Store {
     /// Starts the clerk. `kick`: a request waits.
     pub(crate) fn start(
@@ -116,7 +100,7 @@ impl Store {
 
     pub(crate) fn adopt(&self, setting: Setting) {
         // The clerk works as long as the process does.
-        let _ = self.orders.send(Order::Adopt(setting));
+        let _ = self.orders.send(Order::Adopt(Box::new(setting)));
     }
 
     /// Gives back what this node holds, as far as that can be done in a moment.

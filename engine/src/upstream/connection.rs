@@ -6,9 +6,9 @@ use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use super::pool::Place;
-use crate::buffer::{self, HEADROOM};
-use crate::http::parse::ResponseHead;
-use crate::runtime::{self, Reader, Writer};
+use crate::buffer::{self, HEADROOM, SMALL};
+use crate::http::parse::{self, ResponseHead, Scan, Scanned};
+use crate::runtime::{self, Reader, SPARE, Writer};
 use crate::sweep::Watch;
 use crate::worker::Worker;
 
@@ -27,6 +27,18 @@ pub(crate) struct Connection {
     pub(crate) reused: bool,
     pub(crate) place: Place,
 }
+
+/// What the bytes so far are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Step {
+    More,
+    /// It ends there.
+    Head(usize),
+    Malformed,
+}
+
+/// A response head may be this long.
+const HEAD_BYTES_MAX: usize = 64 * 1024;
 
 impl Connection {
     /// Connect to the first address that answers.
@@ -81,9 +93,52 @@ impl Connection {
         self.reader.armed() && self.reader.poll_read(&mut nobody).is_pending()
     }
 
+    /// Whether it may carry a request. `certain`: as of now, and not as of when the ring was last
+    /// looked at; for a request that can't be sent again.
+    pub(crate) fn is_fit(&mut self, certain: bool) -> bool {
+        self.is_quiet() && (!certain || self.watch.is_silent())
+    }
+
+    /// Close it, and keep its place in the pool.
+    pub(crate) fn into_place(self) -> Place {
+        self.place
+    }
+
     /// The armed read. The buffer holds [`HEADROOM`] in front.
     pub(crate) fn poll_read(&mut self, cx: &mut Context<'_>) -> Poll<(io::Result<usize>, Vec<u8>)> {
         self.reader.poll_read(cx)
+    }
+
+    /// Whether what has come is a head, parsed into [`Self::head`]; when not, there is room for more.
+    pub(crate) fn understand(
+        &mut self,
+        buffer: &mut Vec<u8>,
+        scan: &mut Scan,
+        to_head: bool,
+    ) -> Step {
+        let end = match scan.run(&buffer[HEADROOM..]) {
+            Scanned::Head(end) if end <= HEAD_BYTES_MAX => HEADROOM + end,
+            Scanned::More if buffer.len() < HEAD_BYTES_MAX => {
+                if buffer.capacity() - buffer.len() <= SPARE {
+                    buffer.reserve(SMALL);
+                }
+                return Step::More;
+            }
+            // Too long, or no head.
+            Scanned::Head(_) | Scanned::More | Scanned::BareLf => return Step::Malformed,
+        };
+        let parsed = parse::response(&mut self.head, buffer, HEADROOM, end, to_head);
+        // Nobody asked to switch protocols: `Upgrade` is not passed on.
+        if parsed.is_err() || self.head.status == 101 {
+            return Step::Malformed;
+        }
+        *scan = Scan::default();
+        Step::Head(end)
+    }
+
+    /// Done with an interim head that ends there.
+    pub(crate) fn skip(&self, buffer: &mut Vec<u8>, end: usize) {
+        buffer.drain(HEADROOM..end);
     }
 
     /// Whether a buffer holds no byte of a response.

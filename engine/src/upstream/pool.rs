@@ -14,6 +14,7 @@ use sluice_policy::plan::{EndpointKey, Plan};
 use sluice_policy::time::Instant;
 
 use super::connection::Connection;
+use super::queue::Queue;
 use crate::observe::cells::Cells;
 
 /// One worker's pools.
@@ -38,7 +39,8 @@ pub(crate) struct Pool {
     retired: Cell<bool>,
     /// Counts changes of the addresses: what was connected before one is closed when it comes back.
     moved: Cell<u32>,
-    cells: Arc<Cells>,
+    pub(super) queue: Queue,
+    pub(super) cells: Arc<Cells>,
 }
 
 #[derive(Debug)]
@@ -75,6 +77,8 @@ impl Pools {
                 pool.retired.set(false);
                 pool.open_max.set(upstream.connections_max);
                 pool.keepalive.set(upstream.keepalive);
+                pool.queue.max.set(upstream.queue_max);
+                pool.serve_queue();
                 let addresses = addresses.get(&endpoint.key).cloned().unwrap_or_default();
                 pool.relocate(addresses);
             }
@@ -112,6 +116,7 @@ impl Pool {
             keepalive: Cell::new(Duration::ZERO),
             retired: Cell::new(false),
             moved: Cell::new(0),
+            queue: Queue::default(),
             cells: Arc::clone(cells),
         }
     }
@@ -129,7 +134,7 @@ impl Pool {
     pub(crate) fn take(&self, certain: bool) -> Option<Box<Connection>> {
         loop {
             let mut connection = self.idle.borrow_mut().pop()?.connection;
-            if connection.is_quiet() && (!certain || connection.watch.is_silent()) {
+            if connection.is_fit(certain) {
                 self.cells.upstream_reused.add(1);
                 return Some(connection);
             }
@@ -158,7 +163,17 @@ impl Pool {
         if !self.has_use_for(&connection.place) || !connection.is_quiet() {
             return;
         }
-        self.idle.borrow_mut().push(Idle { connection, since: now });
+        if let Some(connection) = self.queue.offer(connection, now) {
+            self.idle.borrow_mut().push(Idle { connection, since: now });
+        }
+    }
+
+    /// Give places that have become free to those who wait.
+    fn serve_queue(self: &Rc<Self>) {
+        while !self.queue.is_empty() {
+            let Some(place) = self.place() else { return };
+            self.queue.offer_place(place);
+        }
     }
 
     /// Whether a connection that took this place may serve another request.
@@ -176,10 +191,22 @@ impl Pool {
     }
 }
 
+#[cfg(test)]
+impl Pool {
+    pub(super) fn of_size(open_max: u32) -> Rc<Self> {
+        let pool = Rc::new(Self::new("app:80", &Arc::default()));
+        pool.open_max.set(open_max);
+        pool.keepalive.set(Duration::from_secs(1));
+        pool.relocate(vec![([127, 0, 0, 1], 80).into()]);
+        pool
+    }
+}
+
 impl Drop for Place {
     fn drop(&mut self) {
         self.pool.open.set(self.pool.open.get().saturating_sub(1));
         self.pool.cells.upstream_connections_open.sub(1);
+        self.pool.serve_queue();
     }
 }
 
@@ -187,17 +214,9 @@ impl Drop for Place {
 mod tests {
     use super::*;
 
-    fn pool() -> Rc<Pool> {
-        let pool = Rc::new(Pool::new("app:80", &Arc::default()));
-        pool.open_max.set(2);
-        pool.keepalive.set(Duration::from_secs(1));
-        pool.relocate(vec![([127, 0, 0, 1], 80).into()]);
-        pool
-    }
-
     #[test]
     fn places_are_bounded_and_come_back() {
-        let pool = pool();
+        let pool = Pool::of_size(2);
         let (first, second) = (pool.place(), pool.place());
         assert!(first.is_some() && second.is_some() && pool.place().is_none());
         drop(first);
@@ -208,7 +227,7 @@ mod tests {
 
     #[test]
     fn what_was_connected_elsewhere_is_not_kept() {
-        let pool = pool();
+        let pool = Pool::of_size(2);
         let before = pool.place().unwrap();
         pool.relocate(vec![([127, 0, 0, 1], 80).into()]);
         assert!(pool.has_use_for(&before), "the same address is no change");

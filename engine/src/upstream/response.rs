@@ -8,9 +8,9 @@ use std::time::Duration;
 use super::connection::Connection;
 use super::upload::{Upload, Uploaded};
 use crate::buffer::{self, HEADROOM};
-use crate::http::body::Decoder;
+use crate::http::body::{Decoder, SPLICE_MIN};
 use crate::http::parse::{Framing, ResponseHead};
-use crate::runtime;
+use crate::runtime::{self, Duct, Writer};
 use crate::sweep::Until;
 use crate::worker::Worker;
 
@@ -137,6 +137,32 @@ impl Response {
                 return Poll::Ready(Ok(Piece { buffer, last: decoded.done }));
             }
             *spare = Some(buffer);
+        }
+    }
+
+    /// A way for the rest of the body to `to` without reading it, where that is worth it.
+    pub(crate) fn duct(&self, worker: &Worker, to: &Writer) -> Option<Duct> {
+        let left = self.decoder.plain().filter(|left| *left >= SPLICE_MIN)?;
+        self.connection.reader.duct(to, &worker.pipes, left)
+    }
+
+    /// The next bytes are waited for elsewhere.
+    pub(crate) fn watch(&self, worker: &Worker) {
+        self.connection.watch.set(worker.now().at, self.idle, Until::Both);
+    }
+
+    /// They have come. False: too late.
+    pub(crate) fn unwatch(&self) -> bool {
+        let fired = self.connection.watch.fired();
+        self.connection.watch.clear();
+        !fired
+    }
+
+    /// So much of the body went by [`Self::duct`]. One that broke off takes its connection along.
+    pub(crate) fn passed(&mut self, bytes: u64) {
+        self.done = self.decoder.skip(bytes);
+        if !self.done {
+            self.connection.watch.shut();
         }
     }
 

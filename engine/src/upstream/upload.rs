@@ -6,7 +6,7 @@
 
 use std::cell::{Cell, RefCell};
 use std::future::{Future, poll_fn};
-use std::pin::Pin;
+use std::pin::{Pin, pin};
 use std::rc::Rc;
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
@@ -14,7 +14,7 @@ use std::time::Duration;
 use crate::buffer::HEADROOM;
 use crate::http::body::Encoder;
 use crate::http::{ClientFault, Source};
-use crate::runtime::{self, Task, Writer};
+use crate::runtime::{self, Duct, End, Flow, Task, Writer};
 use crate::sweep::{Until, Watch};
 use crate::worker::Worker;
 
@@ -103,6 +103,14 @@ impl Sending {
     async fn run(&mut self, mut writer: Writer) -> (Result<(), UploadFault>, Option<Writer>) {
         let mut spare = self.worker.buffers.large();
         loop {
+            if self.encoder == Encoder::Plain
+                && let Some(duct) = self.source.duct(&self.worker, &writer)
+            {
+                self.worker.buffers.give(spare);
+                let result = self.splice(duct).await;
+                let writer = result.is_ok().then_some(writer);
+                return (result, writer);
+            }
             // While the client is waited for, only the client's deadline counts.
             self.watch.clear();
             let piece = match self.next(spare).await {
@@ -127,6 +135,53 @@ impl Sending {
             }
             spare = buffer;
         }
+    }
+
+    /// Send the rest unseen.
+    async fn splice(&mut self, mut duct: Duct) -> Result<(), UploadFault> {
+        let result = loop {
+            self.watch.clear();
+            match duct.run() {
+                Ok(Flow::Done) => break Ok(()),
+                Ok(Flow::Burst) => self.worker.turns.pass().await,
+                Ok(Flow::Waits(End::From)) => {
+                    self.source.watch(&self.worker);
+                    if !self.ready(&duct).await {
+                        break Err(UploadFault::Abandoned);
+                    }
+                    if !self.source.unwatch() {
+                        break Err(UploadFault::Client(ClientFault::Slow));
+                    }
+                }
+                Ok(Flow::Waits(End::To)) => {
+                    self.watch.set(self.worker.now().at, self.idle, Until::Both);
+                    duct.ready(End::To).await;
+                }
+                Err((End::From, _)) => break Err(UploadFault::Client(ClientFault::Gone)),
+                Err((End::To, _)) => break Err(UploadFault::Upstream),
+            }
+            if self.told.told.get() {
+                break Err(UploadFault::Abandoned);
+            }
+        };
+        self.watch.clear();
+        self.source.passed(duct.moved);
+        self.worker.pipes.give(duct);
+        result
+    }
+
+    /// Wait for the client. False: nobody wants the rest any more.
+    async fn ready(&self, duct: &Duct) -> bool {
+        let told = &self.told;
+        let mut ready = pin!(duct.ready(End::From));
+        poll_fn(|cx| {
+            if told.told.get() {
+                return Poll::Ready(false);
+            }
+            told.waker.replace(Some(cx.waker().clone()));
+            ready.as_mut().poll(cx).map(|()| true)
+        })
+        .await
     }
 
     async fn next(&mut self, spare: Vec<u8>) -> Result<super::response::Piece, UploadFault> {

@@ -10,9 +10,9 @@ use sluice_config::Config;
 use sluice_policy::Policy;
 use sluice_policy::cache::Use;
 use sluice_policy::decision::{Decision, Event};
-use sluice_policy::facts::Facts;
-use sluice_policy::flight::{Ending, Flight, Record};
-use sluice_policy::time::Now;
+use sluice_policy::facts::{Facts, Headers};
+use sluice_policy::flight::{Ending, Flight, Hedge, Record};
+use sluice_policy::time::{Instant, Now};
 use sluice_policy::world::{Effect, Signal};
 use tokio::sync::Notify;
 
@@ -22,11 +22,12 @@ use crate::cache::Cache;
 use crate::clock::{Clock, WallOffset};
 use crate::http::head::Head;
 use crate::http::parse::{BadHead, HeadRules};
+use crate::http::rest::Resting;
 use crate::http::write::Passport;
 use crate::ids::Ids;
 use crate::observe::cells::{Cells, LimitCells, RouteCells};
 use crate::observe::record::{Lines, Refusal};
-use crate::runtime::Stop;
+use crate::runtime::{Pipes, Stop, Turns};
 use crate::sweep::Sweeper;
 use crate::upstream::pool::Pools;
 
@@ -38,6 +39,9 @@ pub(crate) struct Worker {
     pub(crate) pools: Pools,
     pub(crate) cache: Cache,
     pub(crate) buffers: Buffers,
+    pub(crate) pipes: Pipes,
+    pub(crate) turns: Turns,
+    pub(crate) resting: Resting,
     pub(crate) ids: Ids,
     pub(crate) stop: Stop,
     /// Connections by client address, where they are bounded.
@@ -51,6 +55,7 @@ pub(crate) struct Worker {
     now: Cell<Now>,
     date: Cell<(u64, Date)>,
     ticks: Cell<u32>,
+    ticked: Cell<Instant>,
 }
 
 /// IMF-fixdate (RFC 9110 section 5.6.7) is 29 bytes long.
@@ -125,6 +130,9 @@ impl Worker {
             pools,
             cache: Cache::new(config.server.cache_memory, Arc::clone(&cells)),
             buffers: Buffers::default(),
+            pipes: Pipes::default(),
+            turns: Turns::default(),
+            resting: Resting::default(),
             stop: Stop::default(),
             clients: RefCell::default(),
             policy: RefCell::new(Policy::new(Arc::clone(&config.plan), ledger, ids.draw())),
@@ -137,6 +145,7 @@ impl Worker {
             now: Cell::new(now),
             date: Cell::new((0, [b' '; 29])),
             ticks: Cell::new(0),
+            ticked: Cell::new(now.at),
             cells,
         })
     }
@@ -171,9 +180,13 @@ impl Worker {
     pub(crate) fn decide(&self, facts: &Facts<'_>, flight: &mut Flight, event: Event) -> Decision {
         let now = match event {
             Event::Arrived | Event::Missed => self.now_cached(),
-            Event::Learned | Event::Responded { .. } | Event::Failed { .. } | Event::Woke => {
-                self.now()
-            }
+            Event::Learned
+            | Event::Responded { .. }
+            | Event::Failed { .. }
+            | Event::Slow
+            | Event::Overtaken { .. }
+            | Event::Fell { .. }
+            | Event::Woke => self.now(),
         };
         let mut policy = self.policy.borrow_mut();
         let decision = policy.decide(now, facts, flight, event);
@@ -187,6 +200,11 @@ impl Worker {
             }
         }
         decision
+    }
+
+    /// This head is passed on.
+    pub(crate) fn settle(&self, facts: &Facts<'_>, flight: &mut Flight, response: Headers<'_>) {
+        self.policy.borrow_mut().settle(self.now_cached(), facts, flight, response);
     }
 
     pub(crate) fn end(&self, flight: Flight, ending: Ending) -> Record {
@@ -270,7 +288,7 @@ impl Worker {
     }
 
     /// Housekeeping. True: drained, nothing is left to do.
-    pub(super) fn tick(&self) -> bool {
+    pub(super) fn tick(self: &Rc<Self>) -> bool {
         let ticks = self.ticks.get().wrapping_add(1);
         self.ticks.set(ticks);
         if ticks.is_multiple_of(WALL_TICKS) {
@@ -278,7 +296,11 @@ impl Worker {
         }
         let now = self.now();
         self.sweeper.sweep(now.at);
-        self.policy.borrow_mut().signal(now, Signal::Tick);
+        self.resting.sweep(self, now.at, self.stop.stopped().then_some(DRAIN_IDLE));
+        let lag = now.at.since(self.ticked.replace(now.at)).saturating_sub(super::TICK);
+        self.cells.shed.lag_us.set(u64::try_from(lag.as_micros()).unwrap_or(u64::MAX));
+        self.signal(Signal::Pressure { lag });
+        self.signal(Signal::Tick);
         if ticks.is_multiple_of(POOL_TICKS) {
             self.pools.sweep(now.at);
         }
@@ -301,10 +323,14 @@ impl Current {
     fn count(&self, record: &Record, method: &str, cells: &Cells) {
         let (status, took) = (record.ending.status, record.took);
         cells.all.record(took);
+        cells.shed.count(record);
         cells
             .clients_gone
             .add(u64::from(record.ending.finish == sluice_policy::flight::Finish::ClientGone));
-        cells.retries.add(u64::from(record.attempts.saturating_sub(1)));
+        let hedged = u64::from(record.hedge != Hedge::None);
+        cells.hedges.add(hedged);
+        cells.hedges_won.add(u64::from(record.hedge == Hedge::Won));
+        cells.retries.add(u64::from(record.attempts.saturating_sub(1)).saturating_sub(hedged));
         // A request of an older plan is counted by name: ids mean nothing across plans.
         let of_this_plan = std::ptr::eq(record.plan(), &raw const *self.config.plan);
         if let Some(id) = record.route {

@@ -1,19 +1,21 @@
-//! What is counted apart: `ip`, `api_key`, `header:NAME`, `route`, `path`, `method`, and who asks
+//! What is counted apart: `ip`, `api_key`, `header:NAME`, `cookie:NAME`, `route`, `path`, `method`, and who asks
 //! (`user`, `tenant`, `claim:NAME`), in any mix. `user|ip` is the user, or else the address.
 
 use core::hash::Hasher;
 use core::net::IpAddr;
 
+use siphasher::sip::SipHasher13 as SipHasher13Short;
 use siphasher::sip128::{Hasher128 as _, SipHasher13};
 
 use super::Ask;
 use crate::facts::Facts;
 use crate::ledger::{CountKey, Ledger};
 use crate::plan::RouteKey;
+use crate::route::condition::cookie;
 use crate::route::pattern::token_byte;
 
 /// Said when a part is not known.
-pub(crate) const PARTS: &str = "ip, ip/24 (leading bits), api_key, header:NAME, route, path, \
+pub(crate) const PARTS: &str = "ip, ip/24 (leading bits), api_key, header:NAME, cookie:NAME, route, path, \
                                 method, user, tenant, claim:NAME; user|ip is the one or else the \
                                 other";
 
@@ -37,6 +39,8 @@ enum Source {
     },
     /// The first field of that name; requests without one are counted together.
     Header(String),
+    /// The first cookie of that name; as with fields.
+    Cookie(String),
     Route,
     Path,
     Method,
@@ -96,6 +100,7 @@ impl Key {
     pub(crate) fn fields(&self) -> impl Iterator<Item = &str> {
         self.0.iter().flat_map(|part| &part.0).filter_map(|source| match source {
             Source::Header(name) => Some(name.as_str()),
+            Source::Cookie(_) => Some("cookie"),
             Source::Ip { .. }
             | Source::Route
             | Source::Path
@@ -104,6 +109,14 @@ impl Key {
             | Source::Tenant
             | Source::Claim(_) => None,
         })
+    }
+
+    /// What the request is known by in every process; None when it has none of the parts.
+    pub(crate) fn stable(&self, facts: &Facts<'_>, route: RouteKey) -> Option<u64> {
+        let mut hasher = SipHasher13Short::new();
+        let found = self.0.iter().map(|part| part.write(&mut hasher, facts, route));
+        let found = found.fold(false, |any, found| any | found);
+        found.then(|| hasher.finish())
     }
 
     pub(crate) fn write(&self, hasher: &mut impl Hasher, rule: u64, ask: &Ask<'_>) {
@@ -122,16 +135,18 @@ impl Part {
         text.split('|').map(Source::parse).collect::<Option<Box<[_]>>>().map(Self)
     }
 
-    fn write(&self, hasher: &mut impl Hasher, facts: &Facts<'_>, route: RouteKey) {
+    /// False: the request has no such thing, and is like all others that do not.
+    fn write(&self, hasher: &mut impl Hasher, facts: &Facts<'_>, route: RouteKey) -> bool {
         for (rank, source) in self.0.iter().enumerate() {
             if rank > 0 {
                 hasher.write_u8(2);
             }
             if source.write(hasher, facts, route) {
-                return;
+                return true;
             }
         }
         hasher.write_u8(0);
+        false
     }
 }
 
@@ -162,6 +177,10 @@ impl Source {
                 let token = !name.is_empty() && name.bytes().all(token_byte);
                 token.then(|| Self::Header(name.to_ascii_lowercase()))
             }
+            Some(("cookie", name)) if text.starts_with("cookie:") => {
+                let token = !name.is_empty() && name.bytes().all(token_byte);
+                token.then(|| Self::Cookie(name.to_owned()))
+            }
             Some(("claim", name)) if text.starts_with("claim:") && !name.is_empty() => {
                 Some(Self::Claim(name.to_owned()))
             }
@@ -172,7 +191,12 @@ impl Source {
     const fn is_identity(&self) -> bool {
         match self {
             Self::User | Self::Tenant | Self::Claim(_) => true,
-            Self::Ip { .. } | Self::Header(_) | Self::Route | Self::Path | Self::Method => false,
+            Self::Ip { .. }
+            | Self::Header(_)
+            | Self::Cookie(_)
+            | Self::Route
+            | Self::Path
+            | Self::Method => false,
         }
     }
 
@@ -189,6 +213,7 @@ impl Source {
                 return true;
             }
             Self::Header(name) => facts.headers.get(name),
+            Self::Cookie(name) => cookie(facts, name.as_bytes()),
             Self::Path => Some(facts.path.as_bytes()),
             Self::Method => Some(facts.method.as_bytes()),
             Self::User => who.and_then(|who| who.user).map(str::as_bytes),

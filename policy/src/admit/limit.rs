@@ -9,6 +9,7 @@ use serde::{Deserialize, Deserializer};
 use super::Ask;
 use super::key::{Key, PARTS};
 use super::shared::{Lost, Shared, StoreName};
+use crate::facts::Headers;
 use crate::mechanism::calendar::Period;
 use crate::mechanism::fixed::Fixed;
 use crate::mechanism::gcra::Gcra;
@@ -46,7 +47,8 @@ pub struct LimitSpec {
     #[serde(default)]
     pub max_wait: Option<Span>,
     /// What one request takes: a number, or `header:NAME` for the number in that field (1 where
-    /// it has none, and never more than the limit). Default 1.
+    /// it has none, and never more than the limit); `response:NAME` takes 1, and the rest of what
+    /// that field of the response says when it comes, into debt if need be. Default 1.
     #[serde(default)]
     pub cost: Option<CostSpec>,
     /// Count and report, but refuse nobody.
@@ -89,6 +91,8 @@ pub enum CostSpec {
     Fixed(u32),
     /// Lower case.
     Header(String),
+    /// Of the response: 1 is taken at first. Lower case.
+    Response(String),
 }
 
 /// What a limit means.
@@ -102,6 +106,15 @@ pub(crate) struct Meaning {
     /// Counted over several gateways.
     pub(super) shared: Option<Shared>,
     cost: CostSpec,
+}
+
+impl CostSpec {
+    const fn follows(&self) -> bool {
+        match self {
+            Self::Response(_) => true,
+            Self::Fixed(_) | Self::Header(_) => false,
+        }
+    }
 }
 
 impl Kind {
@@ -179,24 +192,43 @@ impl Meaning {
     pub(crate) fn cost(&self, ask: &Ask<'_>) -> u32 {
         match &self.cost {
             CostSpec::Fixed(cost) => *cost,
-            CostSpec::Header(name) => {
-                let stated = ask.facts.headers.get(name).and_then(|v| core::str::from_utf8(v).ok());
-                let digits = stated.filter(|v| v.bytes().all(|b| b.is_ascii_digit()));
-                // A number too long to read is large.
-                let cost = digits.map_or(1, |v| if v.is_empty() { 1 } else { parse_or_max(v) });
-                cost.clamp(1, self.meter.quota())
-            }
+            CostSpec::Header(name) => self.stated(ask.facts.headers.get(name)),
+            CostSpec::Response(_) => 1,
         }
     }
-}
 
-fn parse_or_max(digits: &str) -> u32 {
-    digits.parse().unwrap_or(u32::MAX)
+    /// Whether the response says what the request has cost.
+    pub(crate) const fn follows(&self) -> bool {
+        self.cost.follows()
+    }
+
+    /// What is still to be paid of what the response says.
+    pub(crate) fn rest(&self, response: Headers<'_>) -> u32 {
+        match &self.cost {
+            CostSpec::Response(name) => self.stated(response.get(name)) - 1,
+            CostSpec::Fixed(_) | CostSpec::Header(_) => 0,
+        }
+    }
+
+    fn stated(&self, field: Option<&[u8]>) -> u32 {
+        let text = field.and_then(|v| core::str::from_utf8(v).ok());
+        let digits = text.filter(|v| !v.is_empty() && v.bytes().all(|b| b.is_ascii_digit()));
+        // A number too long to read is large.
+        let cost = digits.map_or(1, |v| v.parse().unwrap_or(u32::MAX));
+        cost.clamp(1, self.meter.quota())
+    }
 }
 
 /// Keys that this kind does not have, or must have.
 fn combination(spec: &LimitSpec, problem: &mut impl FnMut(&str, String, &str)) {
     let kind = spec.kind.name();
+    if spec.cost.as_ref().is_some_and(CostSpec::follows) {
+        let owes = matches!(spec.kind, Kind::Bucket | Kind::Fixed | Kind::Quota);
+        if !owes || spec.store.is_some() {
+            let hint = "use a bucket, a fixed window or a quota, counted in this process";
+            problem(".cost", "this limit can't take its cost from the response".to_owned(), hint);
+        }
+    }
     if spec.burst.is_some() && spec.kind != Kind::Bucket {
         let hint = "take it out; the rate says how many";
         problem(".burst", format!("only a bucket has a burst, and this is `{kind}`"), hint);
@@ -233,7 +265,10 @@ fn meter(spec: &LimitSpec, problem: &mut impl FnMut(&str, String, &str)) -> Opti
                 problem(".burst", "a burst of 0 admits nothing".to_owned(), "write at least 1");
             }
             let why = "the bucket takes more than nine years to fill";
-            (Gcra::new(spec.rate, burst.max(1)).map(Meter::Bucket), why)
+            let owing = spec.cost.as_ref().is_some_and(CostSpec::follows);
+            let bucket = Gcra::new(spec.rate, burst.max(1));
+            let bucket = bucket.map(|gcra| if owing { gcra.owing() } else { gcra });
+            (bucket.map(Meter::Bucket), why)
         }
         Kind::Leaky => {
             let wait = spec.max_wait.map_or(WAIT_MAX, |wait| wait.0.min(WAIT_MAX));
@@ -280,7 +315,7 @@ struct CostVisitor;
 
 impl CostVisitor {
     fn bad<E: de::Error>(what: &str) -> E {
-        let hint = "write a number of at least 1, or \"header:NAME\"";
+        let hint = "write a number of at least 1, \"header:NAME\" or \"response:NAME\"";
         two_lines(BadUnit::new(format!("{what} is no cost"), hint))
     }
 }
@@ -289,7 +324,7 @@ impl Visitor<'_> for CostVisitor {
     type Value = CostSpec;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("a number or \"header:NAME\"")
+        f.write_str("a number, \"header:NAME\" or \"response:NAME\"")
     }
 
     fn visit_i64<E: de::Error>(self, number: i64) -> Result<CostSpec, E> {
@@ -301,10 +336,15 @@ impl Visitor<'_> for CostVisitor {
     }
 
     fn visit_str<E: de::Error>(self, text: &str) -> Result<CostSpec, E> {
-        let name = text.strip_prefix("header:").filter(|name| !name.is_empty());
-        name.filter(|name| name.bytes().all(token_byte))
-            .map(|name| CostSpec::Header(name.to_ascii_lowercase()))
-            .ok_or_else(|| Self::bad(&format!("{text:?}")))
+        let (from, name) = text.split_once(':').unwrap_or_default();
+        let name = name.to_ascii_lowercase();
+        match from {
+            _ if name.is_empty() || !name.bytes().all(token_byte) => None,
+            "header" => Some(CostSpec::Header(name)),
+            "response" => Some(CostSpec::Response(name)),
+            _ => None,
+        }
+        .ok_or_else(|| Self::bad(&format!("{text:?}")))
     }
 }
 
@@ -325,7 +365,7 @@ impl schemars::JsonSchema for CostSpec {
                 {
                     "type": "string",
                     "description": "the field that has the cost",
-                    "pattern": "^header:.+$",
+                    "pattern": "^(header|response):.+$",
                     "examples": ["header:x-cost"],
                 },
             ],

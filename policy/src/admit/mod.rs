@@ -63,6 +63,13 @@ impl Context<'_> {
     }
 }
 
+impl Rules {
+    /// The limits of a route.
+    pub(crate) fn limits_of(&self, route: RouteId) -> Option<&rate_limit::Rule> {
+        self.limits.get(route.index())?.as_ref()
+    }
+}
+
 /// What a filter is asked about.
 #[derive(Clone, Copy, Debug)]
 pub struct Ask<'a> {

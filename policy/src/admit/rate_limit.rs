@@ -8,6 +8,7 @@ use super::limit::Meaning;
 use super::shared::{self, Spent, Unready};
 use super::{Ask, Context, Filter, Verdict};
 use crate::decision::Answer;
+use crate::facts::Headers;
 use crate::flight::{Flight, Limit, Step, Wanting};
 use crate::ledger::{CountKey, Receipt, Taken};
 use crate::mechanism::gcra::Level;
@@ -127,6 +128,11 @@ impl Limits {
             let meter = meaning.as_ref()?.meter;
             Some(Promise::of(name, spec, meter.quota(), meter.window()))
         })
+    }
+
+    /// Whether the response says what a request costs, at any of them.
+    pub(crate) fn follow(&self) -> bool {
+        self.0.iter().any(|named| named.meaning.as_ref().is_some_and(Meaning::follows))
     }
 
     /// Whether any of them is a sliding window.
@@ -275,6 +281,27 @@ fn take(ask: &Ask<'_>, counted: &Counted<'_>, flight: &Flight) -> Result<Grasp, 
     match &meaning.shared {
         Some(shared) => shared.take(ask, counted, flight).map(Grasp::Store),
         None => ask.ledger.take(ask.now, key, meaning.meter, cost).map(Grasp::Node),
+    }
+}
+
+/// The response says what the request has cost: what is not paid yet is charged, into debt if
+/// need be.
+pub(crate) fn settle(ask: &Ask<'_>, rule: &Rule, response: Headers<'_>, flight: &mut Flight) {
+    for &limit in &rule.0 {
+        let Some(meaning) = ask.limits.meaning(limit) else { continue };
+        let rest = meaning.rest(response);
+        // A shadow that would have refused has counted nothing, and counts nothing now.
+        let refused = |step: &Step| step.rule == Some(limit) && !step.passed;
+        if rest == 0 || flight.trail.steps().any(refused) {
+            continue;
+        }
+        let key = meaning.key.of(meaning.rule, ask.ledger, ask);
+        let level = ask.ledger.charge(ask.now, key, meaning.meter, rest);
+        if let (Some(level), Some(told)) = (level, &mut flight.limit)
+            && told.limit == limit
+        {
+            (told.left, told.reset) = (level.left, level.reset);
+        }
     }
 }
 

@@ -9,6 +9,7 @@ use super::Ask;
 use super::limit::{CostSpec, Kind, LimitSpec};
 use super::rate_limit::Counted;
 use crate::flight::{Flight, Parked};
+use crate::keeper::shard_of;
 use crate::ledger::Ledger;
 use crate::ledger::intake::Wish;
 use crate::ledger::leases::{Loan, Stand};
@@ -112,7 +113,7 @@ impl Shared {
         let cost = match spec.cost {
             None => 1,
             Some(CostSpec::Fixed(cost)) => cost.max(1),
-            Some(CostSpec::Header(_)) => return None,
+            Some(CostSpec::Header(_) | CostSpec::Response(_)) => return None,
         };
         let terms = Self::terms(spec.rate, capacity, cost, nodes);
         let share = share(spec.rate, capacity, nodes);
@@ -154,7 +155,7 @@ impl Shared {
             let reset = if left < self.terms.capacity { self.token() } else { Duration::ZERO };
             return Ok(Spent { level: Level { left, reset }, loan: Some(loan) });
         }
-        let since = match leases.lost_since() {
+        let since = match leases.lost_since(|| shard(counted, ask)) {
             Some(since) => since,
             None if overdue(flight, at) => at,
             // Another request was faster.
@@ -191,12 +192,12 @@ pub(super) fn ready(
     flight: &mut Flight,
 ) -> Option<Unready> {
     let (leases, at) = (&ask.ledger.leases, ask.now.at);
-    let lost = leases.lost_since().is_some();
     let mut parked = flight.parked.unwrap_or(Parked { since: at, wished: 0 });
     let (first, mut wait) = (flight.parked.is_none(), false);
     for (i, counted) in space.iter().flatten().enumerate() {
         let Some(shared) = &counted.meaning.shared else { continue };
         let (hash, cost, bit) = (counted.key.hash, counted.cost, 1_u8 << i);
+        let lost = leases.lost_since(|| shard(counted, ask)).is_some();
         if first {
             leases.arrive(at, hash, cost);
         }
@@ -227,6 +228,11 @@ pub(super) fn ready(
     }
     flight.parked = Some(parked);
     Some(Unready::Park(at + LOOK))
+}
+
+/// Where the store keeps it.
+fn shard(counted: &Counted<'_>, ask: &Ask<'_>) -> u64 {
+    shard_of(counted.meaning.key.name(counted.meaning.rule, ask))
 }
 
 fn overdue(flight: &Flight, at: Instant) -> bool {

@@ -63,7 +63,14 @@ impl Cause {
     pub fn of(answer: &Answer) -> Option<Self> {
         Some(match answer.code {
             "limit.exceeded" | "drill.limited" => Self::Limited,
-            "concurrency.exceeded" | "upstream.pool_full" | "drill.shed" => Self::Shed,
+            "concurrency.exceeded"
+            | "upstream.pool_full"
+            | "upstream.shed"
+            | "shed.lag"
+            | "shed.in_flight"
+            | "shed.cpu"
+            | "shed.load"
+            | "drill.shed" => Self::Shed,
             "upstream.none" | "upstream.open" | "drill.open" => Self::Open,
             "upstream.connect" | "upstream.closed" | "upstream.broken" | "upstream.malformed"
             | "drill.connect" => Self::Connect,

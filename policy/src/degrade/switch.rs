@@ -2,7 +2,7 @@
 
 use super::Cause;
 use crate::decision::Answer;
-use crate::plan::{GroupKey, Route, RouteKey};
+use crate::plan::{EndpointKey, GroupKey, Route, RouteKey};
 
 /// Everything that is switched, and nothing when there is nothing. The whole truth each time.
 /// When a switch ends is its owner's business.
@@ -14,6 +14,8 @@ pub struct Switches {
     pub survival: bool,
     /// Routes that behave as if this had happened.
     pub drills: Vec<(RouteKey, Cause)>,
+    /// Servers that get no requests.
+    pub drained: Vec<EndpointKey>,
 }
 
 impl Switches {

@@ -8,7 +8,8 @@ use serde::de::{self, Visitor};
 use serde::{Deserialize, Deserializer};
 
 use crate::decision::Failure;
-use crate::mechanism::breaker::Rule;
+use crate::draft::over::Over;
+use crate::mechanism::breaker::{CALLS_MAX, Rule};
 use crate::mechanism::window::BUCKETS;
 use crate::plan::Problem;
 use crate::unit::{BadUnit, Ratio, Span, two_lines};
@@ -22,7 +23,7 @@ pub struct BreakerSpec {
     pub slow: Option<Span>,
     pub slow_share: Option<Ratio>,
     pub consecutive: Option<u32>,
-    pub over: Option<Span>,
+    pub over: Option<Over>,
     pub min_requests: Option<u32>,
     pub open_for: Option<Span>,
     pub open_max: Option<Span>,
@@ -35,7 +36,12 @@ pub struct BreakerSpec {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum EjectSpec {
     Off,
-    On { breaker: Option<Box<BreakerSpec>>, max: Option<Ratio>, panic: Option<Ratio> },
+    On {
+        breaker: Option<Box<BreakerSpec>>,
+        max: Option<Ratio>,
+        panic: Option<Ratio>,
+        outliers: bool,
+    },
 }
 
 /// What counts as failed.
@@ -125,7 +131,7 @@ impl BreakerSpec {
             }),
             "node" => Some(Self {
                 errors: Some(Ratio(150_000)),
-                over: seconds(10),
+                over: Some(Over::Time(Span(Duration::from_secs(10)))),
                 open_for: seconds(30),
                 ..Self::default()
             }),
@@ -145,7 +151,7 @@ impl BreakerSpec {
         }
         for (key, span) in [
             ("slow", self.slow),
-            ("over", self.over),
+            ("over", self.over.and_then(Over::time)),
             ("open_for", self.open_for),
             ("open_max", self.open_max),
             ("ramp", self.ramp),
@@ -153,6 +159,16 @@ impl BreakerSpec {
             let bad = |span: Span| span.0 < Duration::from_millis(10) || span.0 > SPAN_MAX;
             if let Some(span) = span.filter(|span| bad(*span)) {
                 problem(key, format!("{span} is out of bounds"), "from 10ms to 1h");
+            }
+        }
+        if let Some(calls) = self.over.and_then(Over::calls) {
+            if !(CALLS_MIN..=CALLS_MAX).contains(&calls) {
+                let hint = format!("from {CALLS_MIN} to {CALLS_MAX} requests");
+                problem("over", format!("{calls} requests are out of bounds"), &hint);
+            }
+            if self.min_requests.is_some_and(|least| least > calls) {
+                let message = format!("there are never more than {calls}");
+                problem("min_requests", message, "at most as many as `over` says");
             }
         }
         if self.slow_share.is_some() && self.slow.is_none() {
@@ -182,12 +198,14 @@ impl BreakerSpec {
         let any = self.errors.is_some() || self.slow.is_some() || self.consecutive.is_some();
         let half = Ratio(500_000);
         let open = span(self.open_for, Duration::from_secs(10));
+        let calls = self.over.and_then(Over::calls);
         Rule {
             errors: if any { self.errors } else { Some(half) },
             slow: self.slow.map(|slow| (slow.0, self.slow_share.unwrap_or(half))),
             consecutive: self.consecutive,
-            requests_min: self.min_requests.unwrap_or(20).max(1),
-            bucket: span(self.over, Duration::from_secs(10)) / BUCKETS,
+            requests_min: self.min_requests.unwrap_or_else(|| 20.min(calls.unwrap_or(20))).max(1),
+            bucket: span(self.over.and_then(Over::time), Duration::from_secs(10)) / BUCKETS,
+            calls,
             open,
             open_max: span(self.open_max, Duration::from_secs(300)).max(open),
             probes: self.probes.unwrap_or(10),
@@ -197,6 +215,7 @@ impl BreakerSpec {
 }
 
 const PROBES_MAX: u8 = 63;
+const CALLS_MIN: u32 = 5;
 const SPAN_MAX: Duration = Duration::from_secs(3600);
 const PRESETS: &str = "the presets are \"default\", \"classic\" and \"node\"";
 
@@ -241,8 +260,9 @@ struct BreakerTable {
     slow_share: Option<Ratio>,
     /// Open after so many failures in a row.
     consecutive: Option<u32>,
-    /// How long is looked back. Default 10s.
-    over: Option<Span>,
+    /// How far is looked back: a time, or the last so many calls, like `"100 requests"`. Default
+    /// 10s.
+    over: Option<Over>,
     /// The shares mean nothing below so many calls. Default 20.
     min_requests: Option<u32>,
     /// How long it stays open the first time; twice as long each time after, until it was well
@@ -297,7 +317,7 @@ impl<'de> Visitor<'de> for EjectVisitor {
 
     fn visit_str<E: de::Error>(self, text: &str) -> Result<EjectSpec, E> {
         match text {
-            "on" => Ok(EjectSpec::On { breaker: None, max: None, panic: None }),
+            "on" => Ok(EjectSpec::On { breaker: None, max: None, panic: None, outliers: false }),
             "off" => Ok(EjectSpec::Off),
             _ => {
                 let message = format!("{text:?} is not a way to take servers out");
@@ -307,9 +327,9 @@ impl<'de> Visitor<'de> for EjectVisitor {
     }
 
     fn visit_map<A: de::MapAccess<'de>>(self, map: A) -> Result<EjectSpec, A::Error> {
-        let EjectTable { breaker, max, panic } =
+        let EjectTable { breaker, max, panic, outliers } =
             EjectTable::deserialize(MapAccessDeserializer::new(map))?;
-        Ok(EjectSpec::On { breaker: breaker.map(Box::new), max, panic })
+        Ok(EjectSpec::On { breaker: breaker.map(Box::new), max, panic, outliers })
     }
 }
 
@@ -326,6 +346,11 @@ struct EjectTable {
     /// When less than this share is left, nobody knows any better, and all get requests again.
     /// Default 50%; 0% is never.
     panic: Option<Ratio>,
+    /// Whether a server is also taken out when it fails far oftener than the others: among five or
+    /// more with 100 calls each in `over`, below the mean less 1.9 standard deviations, and at
+    /// least 5% below it. Default false.
+    #[serde(default)]
+    outliers: bool,
 }
 
 #[cfg(feature = "schema")]

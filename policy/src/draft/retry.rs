@@ -10,7 +10,7 @@ use serde::{Deserialize, Deserializer};
 use crate::draft::breaker::Failures;
 use crate::flight::Tries;
 use crate::plan::Problem;
-use crate::unit::{Ratio, Span};
+use crate::unit::{ByteSize, Ratio, Span};
 
 /// How often a request is tried again: a number, for what was never sent; or a table.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -20,6 +20,8 @@ pub struct RetrySpec {
     pub on: Option<Vec<String>>,
     pub budget: Option<Ratio>,
     pub per_try: Option<Span>,
+    pub body: Option<ByteSize>,
+    pub hedge: bool,
 }
 
 /// What a route does about failed attempts.
@@ -32,9 +34,18 @@ pub(crate) struct Retry {
     pub(crate) budget: Ratio,
     /// How long one attempt may take to bring a head.
     pub(crate) per_try: Option<Duration>,
+    /// The longest body that is kept to be sent again.
+    pub(crate) body: u32,
+    /// What takes long is sent to a second server as well.
+    pub(crate) hedge: bool,
 }
 
 impl Retry {
+    /// The most bytes of a body that are kept; 0 when nothing that was sent is tried again.
+    pub(crate) fn keep(&self) -> u32 {
+        if self.max > 0 && self.on != Failures::NONE { self.body } else { 0 }
+    }
+
     /// How long to wait before the retry of that number, at most: any time up to that, by dice,
     /// so that retries of many requests do not come together.
     pub(crate) fn backoff(number: u8) -> Duration {
@@ -63,11 +74,19 @@ impl RetrySpec {
             problem(format!("{path}.on[{i}]"), "not a kind of failure".to_owned(), hint);
             Failures::NONE
         });
-        let per_try = self.per_try.map(|span| span.0);
-        Retry { max, on, budget: self.budget.unwrap_or(BUDGET), per_try }
+        let body = self.body.map_or(BODY, |body| body.0);
+        let body = u32::try_from(body).ok().filter(|body| u64::from(*body) <= BODY);
+        if body.is_none() {
+            let hint = "write at most 64KiB";
+            problem(format!("{path}.body"), "too much to be kept".to_owned(), hint);
+        }
+        let (body, per_try) = (body.unwrap_or(0), self.per_try.map(|span| span.0));
+        Retry { max, on, budget: self.budget.unwrap_or(BUDGET), per_try, body, hedge: self.hedge }
     }
 }
 
+/// The longest body that is kept, and the default.
+const BODY: u64 = 64 << 10;
 const RETRIES: u8 = 1;
 const BUDGET: Ratio = Ratio(200_000);
 /// Besides the budget, so that a service that is little asked can retry, too.
@@ -100,10 +119,10 @@ impl<'de> Visitor<'de> for RetryVisitor {
     }
 
     fn visit_map<A: de::MapAccess<'de>>(self, map: A) -> Result<RetrySpec, A::Error> {
-        let RetryTable { max, on, budget, per_try } =
+        let RetryTable { max, on, budget, per_try, body, hedge } =
             RetryTable::deserialize(MapAccessDeserializer::new(map))?;
         let default = || ["reset", "502", "503", "504"].map(str::to_owned).to_vec();
-        Ok(RetrySpec { max, on: Some(on.unwrap_or_else(default)), budget, per_try })
+        Ok(RetrySpec { max, on: Some(on.unwrap_or_else(default)), budget, per_try, body, hedge })
     }
 }
 
@@ -115,8 +134,7 @@ struct RetryTable {
     /// How often one request is tried again. Default 1, at most 8.
     max: Option<u8>,
     /// Besides what was never sent: `"timeout"`, `"reset"`, `"5xx"`, or a status like `"503"`.
-    /// Only GET, HEAD, OPTIONS, TRACE, PUT and DELETE; after a status only without a body. Default:
-    /// reset, 502, 503 and 504.
+    /// Only GET, HEAD, OPTIONS, TRACE, PUT and DELETE. Default: reset, 502, 503 and 504.
     on: Option<Vec<String>>,
     /// The most that retries of what was sent may be of the requests to the upstream, over 10 s
     /// and all workers; 10 a second are always free. Default 20%.
@@ -124,6 +142,13 @@ struct RetryTable {
     /// How long one attempt may take until the response's head. Default: what is left of the
     /// route's `timeout`.
     per_try: Option<Span>,
+    /// The longest body that is kept while it is sent, so that it can be sent again. At most, and
+    /// by default, 64KiB.
+    body: Option<ByteSize>,
+    /// Send a GET or HEAD that takes longer than 95% of the route's do to a second server as well,
+    /// and take the answer that comes first. At most 5% of the requests, within `budget`.
+    #[serde(default)]
+    hedge: bool,
 }
 
 #[cfg(feature = "schema")]

@@ -5,6 +5,7 @@
 //! tells every worker which endpoints are out ([`Signal::Vitals`]).
 
 mod check;
+mod standing;
 
 use core::fmt;
 use core::time::Duration;
@@ -13,6 +14,7 @@ use std::sync::Arc;
 
 pub(crate) use self::check::Check;
 pub use self::check::HealthSpec;
+pub use self::standing::{Drained, Place, Reason, Standing, Witness, standings};
 use crate::mechanism::dice::Dice;
 use crate::plan::{EndpointKey, Plan};
 use crate::time::{Instant, Now, Wall, nanos};
@@ -51,6 +53,8 @@ pub struct Vital {
     pub out: bool,
     /// When it went out or came in; None: it has been as it is from the start.
     pub since: Option<Wall>,
+    /// The same, to reckon with.
+    pub changed: Option<Instant>,
     /// The latest answers that are alike.
     pub streak: u32,
     pub last: Option<Sign>,
@@ -131,7 +135,7 @@ impl Watch {
         if !core::mem::take(&mut patient.asking) {
             return false;
         }
-        let changed = patient.vital.take(sign, now.wall, &patient.check);
+        let changed = patient.vital.take(sign, now, &patient.check);
         // Up to a tenth less, or the gateways of a fleet would come to ask in step.
         let every = match patient.vital.doubted() {
             true => patient.check.every / 2,
@@ -182,6 +186,7 @@ impl Vital {
             endpoint,
             out: false,
             since: None,
+            changed: None,
             streak: 0,
             last: None,
             last_failure: None,
@@ -191,7 +196,7 @@ impl Vital {
     }
 
     /// True: it went out or came in.
-    fn take(&mut self, sign: Sign, wall: Wall, check: &Check) -> bool {
+    fn take(&mut self, sign: Sign, now: Now, check: &Check) -> bool {
         let well = sign == Sign::Well;
         let first = self.last.is_none();
         let alike = self.last.is_some_and(|last| (last == Sign::Well) == well);
@@ -211,7 +216,7 @@ impl Vital {
         let changed = self.doubted() && self.streak >= needed;
         if changed {
             self.out = !self.out;
-            self.since = Some(wall);
+            (self.since, self.changed) = (Some(now.wall), Some(now.at));
         }
         changed
     }

@@ -8,6 +8,7 @@
 //!
 //! When no place is left, the block is one of the spare ones that the keys of a limit share.
 
+use core::cell::Cell;
 use core::sync::atomic::AtomicU64;
 use core::sync::atomic::Ordering::{Relaxed, SeqCst};
 use core::sync::atomic::fence;
@@ -16,10 +17,13 @@ use core::time::Duration;
 use super::table::{Place, Refused, Table, Words};
 use super::{CONTENDED_WAIT, CountKey, SPARE_SHARED, idle, shared_key, spread};
 use crate::mechanism::gcra::Level;
+use crate::mechanism::ring::{Ring, Step};
 use crate::mechanism::sliding::{Loan, Sliding};
 
 const BLOCK: usize = 16;
 const BLOCKS: usize = Sliding::CELLS_MAX / BLOCK;
+/// The low bits of a first block's word.
+const RING: u64 = (1 << Ring::BITS) - 1;
 /// Looks before giving up; each means that another worker took meanwhile.
 const LOOKS_MAX: u32 = 1024;
 
@@ -43,7 +47,11 @@ struct Home {
 
 /// What was taken, cell by cell. More cells than fit are not given back.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Loans([Option<Lent>; Self::MAX]);
+pub(crate) struct Loans {
+    lent: [Option<Lent>; Self::MAX],
+    /// The key's first block, unless it is a spare one.
+    first: Option<Place>,
+}
 
 #[derive(Clone, Copy, Debug)]
 struct Lent {
@@ -58,13 +66,27 @@ impl Loans {
     const MAX: usize = 4;
 
     fn push(&mut self, Home { spare, place }: Home, loan: Loan) {
-        let cell = u8::try_from(loan.cell % BLOCK);
-        if let Some(free) = self.0.iter_mut().find(|slot| slot.is_none())
-            && let (Ok(cell), Ok(count)) = (cell, u16::try_from(loan.count))
+        if let Some(free) = self.lent.iter_mut().find(|slot| slot.is_none())
+            && let (Ok(cell), Ok(count)) = (u8::try_from(loan.cell), u16::try_from(loan.count))
         {
             *free = Some(Lent { word: loan.next, place, count, cell, spare });
         }
     }
+}
+
+/// A loan that is about to be made, and what there is after it.
+struct Pick {
+    home: Home,
+    loan: Loan,
+    ring: Option<Ring>,
+    level: Level,
+}
+
+/// A key's first block, and the table's word for it.
+#[derive(Clone, Copy)]
+struct First {
+    home: Home,
+    word: u64,
 }
 
 impl Blocks {
@@ -86,13 +108,21 @@ impl Blocks {
     ) -> Result<(Loans, Level), Duration> {
         let (mut loans, mut missing) = (Loans::default(), cost);
         for _ in 0..LOOKS_MAX {
-            let mut words = self.words(key, sliding);
             let now = now();
-            let Some(loan) = sliding.lend(&words, now, missing) else {
-                self.give_back(&loans, sliding);
-                return Err(sliding.wait(&words, now, missing));
+            // Always, wherever the loan is: so the first block outlives what the others have lent.
+            let Some(first) = self.settle(key, 0, sliding, now) else { break };
+            let picked = match self.pick_next(key, first, sliding, now, missing) {
+                Some(picked) => picked,
+                None => self.pick_any(key, first, sliding, now, missing),
             };
-            let Some(home) = self.settle(key, loan.cell / BLOCK, sliding, now) else { break };
+            let Pick { home, loan, ring, level } = match picked {
+                Ok(Some(pick)) => pick,
+                Ok(None) => break,
+                Err(wait) => {
+                    self.give_back(&loans, sliding);
+                    return Err(wait);
+                }
+            };
             if !self.swap(home, loan.cell, loan.word, loan.next) {
                 continue;
             }
@@ -104,15 +134,69 @@ impl Blocks {
                     continue;
                 }
             }
+            if !self.note(first, ring) && ring.is_none() {
+                // Without a ring, cells depend on each other: the look at them holds only if
+                // nobody else changed the word since.
+                self.untake(home, &loan, sliding);
+                continue;
+            }
+            loans.first = (!first.home.spare).then_some(first.home.place);
             loans.push(home, loan);
             missing -= loan.count;
             if missing == 0 {
-                words[loan.cell] = loan.next;
-                return Ok((loans, sliding.level(&words, now)));
+                return Ok((loans, level));
             }
         }
         self.give_back(&loans, sliding);
         Err(CONTENDED_WAIT)
+    }
+
+    /// The cell whose turn it is. None: look at all of them. An error is how long until there is
+    /// one.
+    fn pick_next(
+        &self,
+        key: CountKey,
+        first: First,
+        sliding: Sliding,
+        now: u64,
+        missing: u32,
+    ) -> Option<Result<Option<Pick>, Duration>> {
+        let ring = Ring::unpack(first.word).filter(|_| !first.home.spare)?;
+        let near = Near::new(self, key, first.home.place);
+        match ring.step(sliding, |cell| near.word(cell), now, missing)? {
+            Step::Full(wait) => Some(Err(wait)),
+            Step::Lend { loan, ring, level } => {
+                let home = match loan.cell / BLOCK {
+                    0 => first.home,
+                    block => self.settle(key, block, sliding, now)?.home,
+                };
+                (!home.spare).then_some(Ok(Some(Pick { home, loan, ring: Some(ring), level })))
+            }
+        }
+    }
+
+    /// The best of all cells. None when another worker stood in the way.
+    fn pick_any(
+        &self,
+        key: CountKey,
+        first: First,
+        sliding: Sliding,
+        now: u64,
+        missing: u32,
+    ) -> Result<Option<Pick>, Duration> {
+        let mut words = self.words(key);
+        let Some(loan) = sliding.lend(&words, now, missing) else {
+            if let ring @ Some(_) = Ring::seen(sliding, &words, now, 0) {
+                self.note(first, ring);
+            }
+            return Err(sliding.wait(&words, now, missing));
+        };
+        let settled = self.settle(key, loan.cell / BLOCK, sliding, now);
+        Ok(settled.map(|First { home, .. }| {
+            words[loan.cell] = loan.next;
+            let ring = Ring::seen(sliding, &words, now, loan.cell);
+            Pick { home, loan, ring, level: sliding.level(&words, now) }
+        }))
     }
 
     /// What `take` would say, without taking.
@@ -123,59 +207,92 @@ impl Blocks {
         cost: u32,
         now: u64,
     ) -> Result<Level, (Level, Duration)> {
-        let words = self.words(key, sliding);
-        let level = sliding.level(&words, now);
+        let first = self.own.table.look(block_key(key, 0));
+        let near = first.and_then(|(place, word)| {
+            let near = Near::new(self, key, place);
+            Ring::unpack(word)?.level(sliding, |cell| near.word(cell), now)
+        });
+        let level = near.unwrap_or_else(|| sliding.level(&self.words(key), now));
         match level.left.checked_sub(cost) {
             // What is taken now is the last to come back.
             Some(left) if level.reset.is_zero() => Ok(Level { left, reset: sliding.window() }),
             Some(left) => Ok(Level { left, ..level }),
-            None => Err((level, sliding.wait(&words, now, cost))),
+            None if cost == 1 => Err((level, level.reset)),
+            None => Err((level, sliding.wait(&self.words(key), now, cost))),
         }
     }
 
     pub(super) fn give_back(&self, loans: &Loans, sliding: Sliding) {
-        for lent in loans.0.iter().flatten() {
+        for lent in loans.lent.iter().flatten() {
             let Lent { word: taken, place, count, cell, spare } = *lent;
-            let cell = &self.store(Home { spare, place }).block(place)[usize::from(cell)];
+            let cell = usize::from(cell);
+            let word = &self.store(Home { spare, place }).block(place)[cell % BLOCK];
             let give = |word| sliding.untake(word, taken, count.into());
-            let _ = cell.fetch_update(SeqCst, Relaxed, give);
+            let given = word.fetch_update(SeqCst, Relaxed, give).is_ok();
+            // A hole amid the ring. Whether it is still this key's does not matter: it is a hint.
+            if given && let Some(first) = loans.first {
+                let word = self.own.table.at(first);
+                if Ring::unpack(word).is_some_and(|ring| ring.head() != cell) {
+                    let _ =
+                        self.note(First { home: Home { spare: false, place: first }, word }, None);
+                }
+            }
         }
     }
 
+    /// Remembers where the ring stands, or that nobody knows; false when somebody else changed the
+    /// word.
+    fn note(&self, First { home, word }: First, ring: Option<Ring>) -> bool {
+        let changes = || (word + 1) & (Ring::KNOWN - 1);
+        let next = (word & !RING) | ring.map_or_else(changes, Ring::pack);
+        next == word || self.store(home).table.swap(home.place, word, next)
+    }
+
+    fn untake(&self, home: Home, loan: &Loan, sliding: Sliding) {
+        let cell = &self.store(home).block(home.place)[loan.cell % BLOCK];
+        let give = |word| sliding.untake(word, loan.next, loan.count);
+        let _ = cell.fetch_update(SeqCst, Relaxed, give);
+    }
+
     /// The words of a key's cells. Where there is no block, nothing was lent.
-    fn words(&self, key: CountKey, sliding: Sliding) -> [u64; Sliding::CELLS_MAX] {
+    fn words(&self, key: CountKey) -> [u64; Sliding::CELLS_MAX] {
         let mut words = [0; Sliding::CELLS_MAX];
-        let blocks = sliding.cells().div_ceil(BLOCK);
-        for (block, words) in words.chunks_exact_mut(BLOCK).take(blocks).enumerate() {
+        for (block, words) in words.chunks_exact_mut(BLOCK).enumerate() {
             let own = self.own.table.look(block_key(key, block)).map(|(place, _)| (false, place));
             let look = || self.spare.table.look(spare_key(key, block)).map(|(p, _)| (true, p));
-            if let Some((spare, place)) = own.or_else(look) {
-                for (word, cell) in
-                    words.iter_mut().zip(self.store(Home { spare, place }).block(place))
-                {
-                    *word = cell.load(SeqCst);
+            match own.or_else(look) {
+                Some((spare, place)) => {
+                    let cells = self.store(Home { spare, place }).block(place);
+                    for (word, cell) in words.iter_mut().zip(cells) {
+                        *word = cell.load(SeqCst);
+                    }
                 }
+                // The first outlives the others.
+                None if block == 0 => break,
+                None => {}
             }
         }
         words
     }
 
     /// A block for these cells that stays for a window at least.
-    fn settle(&self, key: CountKey, block: usize, sliding: Sliding, now: u64) -> Option<Home> {
+    fn settle(&self, key: CountKey, block: usize, sliding: Sliding, now: u64) -> Option<First> {
         let needed = now + sliding.window_ticks();
         // Further than needed, so that it is raised once in an eighth of a window.
-        let raised = needed + sliding.window_ticks() / 8;
-        let raise = |until| ((until < needed).then_some(raised), ());
-        let spare = spare_key(key, block);
-        let own = Own { blocks: self, spare, now };
+        let raised = (needed + sliding.window_ticks() / 8).next_multiple_of(RING + 1);
+        let raise = |word| {
+            let next = (word < needed).then_some(raised | (word & RING));
+            (next, next.unwrap_or(word))
+        };
+        let own = Own { blocks: self, spare: spare_key(key, block), now, new: Ring::new(sliding) };
         match self.own.table.update(block_key(key, block), &own, raise) {
-            Ok((place, ())) => return Some(Home { spare: false, place }),
+            Ok((place, word)) => return Some(First { home: Home { spare: false, place }, word }),
             Err(Refused::Contended) => return None,
             Err(Refused::Full) => {}
         }
-        let (place, ()) =
-            self.spare.table.update(spare, &Spare { blocks: self, now }, raise).ok()?;
-        Some(Home { spare: true, place })
+        let (place, word) =
+            self.spare.table.update(own.spare, &Spare { blocks: self, now }, raise).ok()?;
+        Some(First { home: Home { spare: true, place }, word })
     }
 
     fn swap(&self, home: Home, cell: usize, word: u64, next: u64) -> bool {
@@ -185,6 +302,35 @@ impl Blocks {
 
     const fn store(&self, home: Home) -> &Store {
         if home.spare { &self.spare } else { &self.own }
+    }
+}
+
+/// A key's cells, one after the other: finds a block once.
+struct Near<'a> {
+    blocks: &'a Blocks,
+    key: CountKey,
+    first: Place,
+    last: Cell<(usize, Option<Place>)>,
+}
+
+impl<'a> Near<'a> {
+    fn new(blocks: &'a Blocks, key: CountKey, first: Place) -> Self {
+        Self { blocks, key, first, last: Cell::new((0, Some(first))) }
+    }
+
+    fn word(&self, cell: usize) -> u64 {
+        let block = cell / BLOCK;
+        let place = match block {
+            0 => Some(self.first),
+            _ if self.last.get().0 == block => self.last.get().1,
+            _ => {
+                let found = self.blocks.own.table.look(block_key(self.key, block));
+                let place = found.map(|(place, _)| place);
+                self.last.set((block, place));
+                place
+            }
+        };
+        place.map_or(0, |place| self.blocks.own.block(place)[cell % BLOCK].load(SeqCst))
     }
 }
 
@@ -209,11 +355,13 @@ fn spare_key(key: CountKey, block: usize) -> u64 {
     spread(shared_key(key, SPARE_SHARED) ^ block as u64)
 }
 
-/// Values are the instant at which the block's cells all have their share back.
+/// Values are the instant at which the block's cells all have their share back; in the low bits,
+/// for the first block, where the ring of the key's cells stands.
 struct Own<'a> {
     blocks: &'a Blocks,
     spare: u64,
     now: u64,
+    new: Ring,
 }
 
 impl Words for Own<'_> {
@@ -226,15 +374,16 @@ impl Words for Own<'_> {
         fence(SeqCst);
         let from = self.blocks.spare.table.look(self.spare);
         let from = from.map(|(place, _)| self.blocks.spare.block(place));
+        let ring = if from.is_some() { 0 } else { self.new.pack() };
         for (i, cell) in self.blocks.own.block(place).iter().enumerate() {
             let word = from.and_then(|from| from.get(i)).map_or(0, |cell| cell.load(SeqCst));
             cell.store(word, SeqCst);
         }
-        0
+        ring
     }
 
     fn cleared(&self, until: u64) -> u64 {
-        until + 1
+        (until | RING) + 1
     }
 }
 
@@ -256,6 +405,6 @@ impl Words for Spare<'_> {
     }
 
     fn cleared(&self, until: u64) -> u64 {
-        until + 1
+        (until | RING) + 1
     }
 }

@@ -5,11 +5,13 @@
 //! lock, and a reload or a worker's successor finds everything as it was. When all places are
 //! taken, a new key gets none, and its breaker lets everything through.
 
-use core::sync::atomic::AtomicU64;
 use core::sync::atomic::Ordering::{Acquire, SeqCst};
+use core::sync::atomic::{AtomicU32, AtomicU64};
 
-use crate::mechanism::breaker::Board;
+use super::{BreakerKey, Ledger};
+use crate::mechanism::breaker::{Board, Force, Thresholds, View};
 use crate::mechanism::window::Window;
+use crate::time::Instant;
 
 /// Keys of a process, over all reloads.
 pub(crate) const BOARDS_MAX: usize = 8192;
@@ -25,8 +27,10 @@ pub(crate) struct Boards(Box<[Slot]>);
 struct Slot {
     key: AtomicU64,
     board: Board,
-    /// Requests, and retries as what is bad of them.
+    /// Requests; retries and hedges as what is bad of them, hedges also as what is slow.
     budget: Window,
+    /// Requests under way, where balancing has to know.
+    load: AtomicU32,
 }
 
 /// A board that exists.
@@ -65,10 +69,42 @@ impl Boards {
         &self.0[id.0].budget
     }
 
+    pub(crate) fn load(&self, id: BoardId) -> &AtomicU32 {
+        &self.0[id.0].load
+    }
+
     fn walk(&self, key: u64) -> impl Iterator<Item = BoardId> {
         let len = self.0.len();
         let start = usize::try_from(key % len as u64).unwrap_or(0);
         (start..len).chain(0..start).map(BoardId)
+    }
+}
+
+impl Ledger {
+    /// How the breaker of this upstream or endpoint stands; None when it has none.
+    pub fn breaker(&self, key: BreakerKey, now: Instant) -> Option<View> {
+        let id = self.boards.find(key.0)?;
+        Some(self.boards.at(id).view(now))
+    }
+
+    /// Takes a breaker out of its own judgement until then, or gives it back (None). False when
+    /// there is no such breaker.
+    pub fn force(&self, key: BreakerKey, now: Instant, force: Option<(Force, Instant)>) -> bool {
+        let found = self.boards.find(key.0);
+        if let Some(id) = found {
+            self.boards.at(id).force(now, force);
+        }
+        found.is_some()
+    }
+
+    /// Other thresholds of a breaker until then, or those that are written (None). False when
+    /// there is no such breaker.
+    pub fn tune(&self, key: BreakerKey, wanted: Option<(Thresholds, Instant)>) -> bool {
+        let found = self.boards.find(key.0);
+        if let Some(id) = found {
+            self.boards.at(id).tune(wanted);
+        }
+        found.is_some()
     }
 }
 

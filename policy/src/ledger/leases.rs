@@ -13,6 +13,7 @@ use core::sync::atomic::Ordering::{Relaxed, SeqCst};
 use core::time::Duration;
 use std::sync::OnceLock;
 
+use crate::keeper::{ALL, bit};
 use crate::ledger::intake::{Intake, Wish};
 use crate::mechanism::gcra::{Gcra, ticks};
 use crate::time::Instant;
@@ -28,7 +29,9 @@ const NOBODY: u64 = 0;
 #[derive(Debug, Default)]
 pub(crate) struct Leases {
     shelf: OnceLock<Shelf>,
-    /// Nanoseconds; zero while the store answers.
+    /// The shards of the store that can't be asked, as bits.
+    lost: AtomicU64,
+    /// When the latest of them was lost, in nanoseconds.
     lost_since: AtomicU64,
     pub(crate) counts: Counts,
 }
@@ -120,12 +123,15 @@ const fn word(turn: u64, tokens: u64) -> u64 {
 
 /// For workers.
 impl Leases {
-    /// When the store was lost, if it is.
-    pub(crate) fn lost_since(&self) -> Option<Instant> {
-        match self.lost_since.load(SeqCst) {
-            0 => None,
-            ns => Some(Instant::from_nanos(ns)),
-        }
+    /// When this shard of the store was lost at the latest, if it is. Which one it is, is asked
+    /// only if some are.
+    pub(crate) fn lost_since(&self, shard: impl FnOnce() -> u64) -> Option<Instant> {
+        let is_lost = match self.lost.load(SeqCst) {
+            0 => false,
+            ALL => true,
+            some => some & bit(shard()) != 0,
+        };
+        is_lost.then(|| Instant::from_nanos(self.lost_since.load(SeqCst)))
     }
 
     /// A request has come that costs this much.
@@ -340,12 +346,15 @@ impl Leases {
         self.slot(at).map_or(0, |slot| slot.wanted.swap(0, SeqCst))
     }
 
-    pub(crate) fn lose(&self, at: Instant) {
-        self.lost_since.store(at.as_nanos().max(1), SeqCst);
+    pub(crate) fn lose(&self, at: Instant, shards: u64) {
+        if shards & !self.lost.load(SeqCst) != 0 {
+            self.lost_since.store(at.as_nanos(), SeqCst);
+            self.lost.fetch_or(shards, SeqCst);
+        }
     }
 
-    pub(crate) fn recover(&self) {
-        self.lost_since.store(0, SeqCst);
+    pub(crate) fn recover(&self, shards: u64) {
+        self.lost.fetch_and(!shards, SeqCst);
     }
 }
 

@@ -16,6 +16,7 @@ mod blocks;
 pub(crate) mod boards;
 pub(crate) mod intake;
 pub(crate) mod leases;
+pub(crate) mod places;
 mod table;
 
 use core::sync::atomic::AtomicU64;
@@ -29,11 +30,15 @@ use siphasher::sip::SipHasher13;
 use crate::ledger::blocks::{Blocks, Loans};
 use crate::ledger::boards::{BOARDS_MAX, Boards};
 use crate::ledger::leases::Leases;
+use crate::ledger::places::Places;
 use crate::ledger::table::{Refused, Table, Words};
-use crate::mechanism::breaker::{Force, View};
 use crate::mechanism::gcra::{Gcra, Level, NEVER, ticks, ticks_of};
 use crate::mechanism::meter::{Meter, Single, Spent};
 use crate::plan::{EndpointKey, UpstreamKey};
+use crate::shed::GATES_MAX;
+use crate::shed::gate::Gate;
+use crate::shed::node::Gauges;
+use crate::shed::tenant::Tenants;
 use crate::time::{Instant, Now};
 
 pub(crate) use crate::ledger::table::Place;
@@ -59,6 +64,9 @@ pub struct Ledger {
     shared: u64,
     counts: Table,
     pub(crate) boards: Arc<Boards>,
+    pub(crate) gates: Arc<Places<Gate>>,
+    pub(crate) gauges: Gauges,
+    pub(crate) tenants: Tenants,
     /// Made when a plan first has a sliding window.
     blocks: OnceLock<Blocks>,
     /// No worker's clock has been noted later. Workers whose clock stands behind are judged by
@@ -132,6 +140,9 @@ impl Ledger {
             shared: shared as u64,
             counts: Table::new((keys_max / 8).max(64)),
             boards: Arc::new(Boards::new(BOARDS_MAX)),
+            gates: Arc::new(Places::new(GATES_MAX)),
+            gauges: Gauges::default(),
+            tenants: Tenants::default(),
             blocks: OnceLock::new(),
             latest: AtomicU64::new(0),
             hasher: SipHasher13::new_with_key(&secret),
@@ -157,22 +168,6 @@ impl Ledger {
     /// Permits that are out, over all workers.
     pub fn permits(&self) -> u64 {
         self.counts.values().map(|value| u64::from(count(value))).sum()
-    }
-
-    /// How the breaker of this upstream or endpoint stands; None when it has none.
-    pub fn breaker(&self, key: BreakerKey, now: Instant) -> Option<View> {
-        let id = self.boards.find(key.0)?;
-        Some(self.boards.at(id).view(now))
-    }
-
-    /// Takes a breaker out of its own judgement until then, or gives it back (None). False when
-    /// there is no such breaker.
-    pub fn force(&self, key: BreakerKey, now: Instant, force: Option<(Force, Instant)>) -> bool {
-        let found = self.boards.find(key.0);
-        if let Some(id) = found {
-            self.boards.at(id).force(now, force);
-        }
-        found.is_some()
     }
 
     /// Makes room for sliding windows, before a request needs it.
@@ -251,6 +246,36 @@ impl Ledger {
                         return Ok((From::Overflow(place, spent.word), spent));
                     }
                 }
+            }
+        }
+    }
+
+    /// Takes `cost` more whatever there is, into debt if need be: of a bucket at most as much again
+    /// as it holds, of a window without bound. What is left then; None when nothing was taken.
+    pub(crate) fn charge(
+        &self,
+        clock: Now,
+        key: CountKey,
+        meter: Meter,
+        cost: u32,
+    ) -> Option<Level> {
+        let single = match meter {
+            Meter::Bucket(gcra) => Single::Gcra(gcra),
+            Meter::Fixed(fixed) => Single::Fixed(fixed),
+            Meter::Queue(_) | Meter::Sliding(_) => return None,
+        };
+        let overflow = shared_key(key, self.shared);
+        let charge = |word| {
+            let now = self.now(clock.at);
+            let next = single.charge(word, now, clock, cost);
+            (Some(next), single.level(next, now, clock))
+        };
+        match self.buckets.update(key.hash, &Own { ledger: self, clock, overflow }, charge) {
+            Ok((_, level)) => Some(level),
+            Err(Refused::Contended) => None,
+            Err(Refused::Full) => {
+                let words = Shared { now: self.now(clock.at) };
+                self.overflow.update(overflow, &words, charge).ok().map(|(_, level)| level)
             }
         }
     }
@@ -352,9 +377,9 @@ impl Ledger {
         match (single.take(word, now, clock, cost), single) {
             (Ok((next, level)), _) => (Some(next), Ok(spent((next, level)))),
             (Err(_), Single::Gcra(gcra)) if corrects && overdrawn(word, now, gcra) => {
-                let empty = gcra.empty(now);
-                let refusal = single.take(empty, now, clock, cost).map(spent);
-                (Some(empty), refusal)
+                let lowest = gcra.lowest(now);
+                let refusal = single.take(lowest, now, clock, cost).map(spent);
+                (Some(lowest), refusal)
             }
             (Err(wait), Single::Gcra(_) | Single::Fixed(_)) => (None, Err(wait)),
         }
@@ -373,7 +398,7 @@ impl Ledger {
 /// Left by a slower rate. Under this one, nobody waits longer than an empty bucket takes: taking
 /// sees to that, and refuses.
 fn overdrawn(full_at: u64, now: u64, gcra: Gcra) -> bool {
-    full_at > gcra.empty(now) + ticks_of(OWED_SLACK)
+    full_at > gcra.lowest(now) + ticks_of(OWED_SLACK)
 }
 
 /// Over by every worker's clock: none is judged by a time more than a grain before this one.
@@ -465,3 +490,5 @@ const fn step(value: u64) -> u64 {
 
 #[cfg(test)]
 mod tests;
+#[cfg(test)]
+mod window_tests;

@@ -24,12 +24,12 @@ fn plain(tokens: u64, period_ms: u64, burst: u32) -> Gcra {
 }
 
 /// Spread like hashes are.
-fn key(n: u64) -> CountKey {
+pub(super) fn key(n: u64) -> CountKey {
     let hash = n.wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(17) | 1;
     CountKey { rule: 7, hash }
 }
 
-fn at(ms: u64) -> Now {
+pub(super) fn at(ms: u64) -> Now {
     Now { at: Instant::from_nanos(ms * MS), wall: Wall(ms / 1000) }
 }
 

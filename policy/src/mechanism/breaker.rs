@@ -21,20 +21,30 @@
 //! the era it was given in, so nothing that was begun before a change is held against what came
 //! after.
 
+mod cause;
+mod more;
+mod ring;
 mod rule;
+mod tuned;
 mod word;
 
-use core::sync::atomic::AtomicU64;
 use core::sync::atomic::Ordering::{Acquire, Relaxed, SeqCst};
+use core::sync::atomic::{AtomicU32, AtomicU64};
 use core::time::Duration;
+use std::sync::OnceLock;
 
-use crate::mechanism::breaker::rule::{DONE, share, too_many};
+use crate::mechanism::breaker::ring::{Mark, Ring};
+use crate::mechanism::breaker::rule::{DONE, too_many};
+use crate::mechanism::breaker::tuned::Tuned;
 use crate::mechanism::breaker::word::{ATTEMPT_MAX, PROBING, Word, mark};
 use crate::mechanism::dice::Dice;
 use crate::mechanism::window::{Counts, Era, Local, Window};
 use crate::time::{Instant, nanos};
 
-pub(crate) use crate::mechanism::breaker::rule::Rule;
+pub use crate::mechanism::breaker::cause::Cause;
+pub(crate) use crate::mechanism::breaker::ring::CALLS_MAX;
+pub(crate) use crate::mechanism::breaker::rule::{Rule, share};
+pub use crate::mechanism::breaker::tuned::Thresholds;
 
 /// The node's part: what all workers share of one breaker.
 #[derive(Debug, Default)]
@@ -45,8 +55,19 @@ pub(crate) struct Board {
     /// Bad results in a row, and the era they are of.
     streak: AtomicU64,
     /// Changes into each state since the start.
-    entered: [AtomicU64; 4],
+    entered: [AtomicU32; 4],
     window: Window,
+    /// Why it opened last, and when.
+    cause: AtomicU64,
+    opened_ns: AtomicU64,
+    more: OnceLock<Box<More>>,
+}
+
+/// What few breakers need.
+#[derive(Debug, Default)]
+struct More {
+    tuned: Tuned,
+    ring: OnceLock<Ring>,
 }
 
 /// ```text
@@ -125,6 +146,14 @@ pub struct View {
     pub left: Option<Duration>,
     /// Changes into each state of `State::ALL`, since the start.
     pub entered: [u64; 4],
+    /// Why it is not closed, and when it opened.
+    pub opened: Option<(Cause, Instant)>,
+    /// Probes that are out or judged, and how many of them went well.
+    pub probes: (u8, u8),
+    /// How long it has been in its state; of a closed or recovering one.
+    pub age: Duration,
+    /// What the operator wants of its thresholds, and for how long.
+    pub thresholds: Option<(Thresholds, Duration)>,
 }
 
 /// What a board is judged with: its rule, the time, the dice.
@@ -163,6 +192,14 @@ impl Board {
         }
     }
 
+    /// Whether it lets everything through and always has, lately.
+    pub(crate) fn is_closed(&self, now: Instant) -> bool {
+        match self.forced(now) {
+            Some(force) => force != Force::Open,
+            None => Word::unpack(self.state.load(SeqCst)).state == State::Closed,
+        }
+    }
+
     /// Leave to try, or when to come again. `throw` is below 100.
     pub(crate) fn admit(&self, judge: &mut Judge<'_>, throw: u64) -> Result<Permit, Refusal> {
         let (rule, now) = (judge.rule, judge.now);
@@ -194,6 +231,10 @@ impl Board {
                 },
             };
             match self.swap(bits, word, next) {
+                Ok(now_bits) if next.state == State::Open => {
+                    self.note(now, Cause::Probe);
+                    bits = now_bits;
+                }
                 Ok(now_bits) if next.state == State::Probing => {
                     let probe = next.issued > word.issued || word.state != State::Probing;
                     if probe {
@@ -276,71 +317,27 @@ impl Board {
         }
     }
 
-    /// What the operator wants until then; None gives it back its own judgement, closed.
-    pub(crate) fn force(&self, now: Instant, force: Option<(Force, Instant)>) {
-        let forced = force.map_or(0, |(force, until)| {
-            let kind = match force {
-                Force::Open => 1,
-                Force::Closed => 2,
-                Force::Disabled => 3,
-            };
-            (until.as_nanos() & !3) | kind
-        });
-        self.forced.store(forced, SeqCst);
-        let mut bits = self.state.load(SeqCst);
-        loop {
-            let word = Word::unpack(bits);
-            let next = Word { attempt: 0, ..word.enter(State::Closed, now, Duration::ZERO) };
-            match self.swap(bits, word, next) {
-                Ok(_) => return,
-                Err(found) => bits = found,
-            }
-        }
-    }
-
-    pub(crate) fn view(&self, now: Instant) -> View {
-        let word = Word::unpack(self.state.load(SeqCst));
-        let forced = self.forced(now);
-        let open = matches!(word.state, State::Open).then(|| word.left_at_most(now, LONGEST));
-        View {
-            state: word.state,
-            forced,
-            openings: word.attempt,
-            left: if forced.is_some() { Some(self.forced_left(now)) } else { open.flatten() },
-            entered: core::array::from_fn(|i| self.entered[i].load(Relaxed)),
-        }
-    }
-
-    fn forced(&self, now: Instant) -> Option<Force> {
-        let forced = self.forced.load(Relaxed);
-        if forced == 0 || now.as_nanos() >= forced & !3 {
-            return None;
-        }
-        match forced & 3 {
-            1 => Some(Force::Open),
-            2 => Some(Force::Closed),
-            3 => Some(Force::Disabled),
-            _ => None,
-        }
-    }
-
-    fn forced_left(&self, now: Instant) -> Duration {
-        Instant::from_nanos(self.forced.load(Relaxed) & !3).since(now)
-    }
-
     /// True: it is time to look at the window.
     fn good(&self, judge: &Judge<'_>, local: &Local, era: Era) -> bool {
         // Written only when there is something to end: most of the time this line stays shared.
         if self.streak.load(Relaxed) != 0 {
             self.streak.store(0, Relaxed);
         }
+        if let Some(ring) = self.ring(judge.rule) {
+            return ring.push(era, Mark::Good).is_multiple_of(LOOK_EACH);
+        }
         local.good(&self.window, era, judge.now, nanos(judge.rule.bucket))
     }
 
     fn count(&self, judge: &Judge<'_>, local: &Local, era: Era, counts: Counts) {
         local.hand_over(&self.window);
-        let bucket = judge.now.as_nanos() / nanos(judge.rule.bucket).max(1);
-        self.window.add(era, bucket, counts);
+        if let Some(ring) = self.ring(judge.rule) {
+            // One that was counted as good and has turned out bad is counted once more.
+            ring.push(era, if counts.bad > 0 { Mark::Bad } else { Mark::Slow });
+        } else {
+            let bucket = judge.now.as_nanos() / nanos(judge.rule.bucket).max(1);
+            self.window.add(era, bucket, counts);
+        }
         if counts.bad == 0 {
             self.streak.store(0, Relaxed);
             return;
@@ -364,7 +361,8 @@ impl Board {
     fn judge(&self, judge: &mut Judge<'_>, may_open: &dyn Fn() -> bool) {
         let bits = self.state.load(SeqCst);
         let word = Word::unpack(bits);
-        let rule = judge.rule;
+        let tuned = self.tuned(judge.now).map(|(it, _)| it.over(judge.rule));
+        let rule = tuned.as_ref().unwrap_or(judge.rule);
         let requests_min = match word.state {
             State::Closed => rule.requests_min,
             State::Recovering => (rule.requests_min / 4).max(5),
@@ -372,22 +370,30 @@ impl Board {
         };
         let streak = self.streak.load(SeqCst);
         let streak = if streak >> 32 == word.era.bits() { streak & u64::from(u32::MAX) } else { 0 };
-        let bucket = judge.now.as_nanos() / nanos(rule.bucket).max(1);
-        let counts = self.window.sum(word.era, bucket);
-        if too_many(rule, counts, streak, requests_min) {
-            if may_open() {
-                let open = judge.opened(word);
-                let swapped = self.swap(bits, word, open);
-                if swapped.is_ok() && !may_open() {
-                    // Another one opened at the same moment, and together they are too many.
-                    let _ = self.state.compare_exchange(open.pack(), bits, SeqCst, Relaxed);
-                }
-            }
+        let counts = self.counts(rule, word.era, judge.now);
+        if let Some(cause) = too_many(rule, counts, streak, requests_min) {
+            self.open(judge, bits, cause, may_open);
             return;
         }
         let calm = rule.open_for(word.attempt).max(CALM);
         if word.state == State::Closed && word.attempt > 0 && word.age(judge.now) >= calm {
             let _ = self.swap(bits, word, Word { attempt: 0, ..word });
+        }
+    }
+
+    fn open(&self, judge: &mut Judge<'_>, bits: u64, cause: Cause, may_open: &dyn Fn() -> bool) {
+        if !may_open() {
+            return;
+        }
+        let word = Word::unpack(bits);
+        let open = judge.opened(word);
+        if self.swap(bits, word, open).is_err() {
+            return;
+        }
+        self.note(judge.now, cause);
+        if !may_open() {
+            // Another one opened at the same moment, and together they are too many.
+            let _ = self.state.compare_exchange(open.pack(), bits, SeqCst, Relaxed);
         }
     }
 
@@ -408,6 +414,7 @@ impl Board {
                 Outcome::Slow | Outcome::Bad => judge.opened(word),
             };
             match self.swap(bits, word, next) {
+                Ok(_) if next.state == State::Open => return self.note(judge.now, Cause::Probe),
                 Ok(_) => return,
                 Err(found) => bits = found,
             }
@@ -450,5 +457,7 @@ impl Judge<'_> {
 const CALM: Duration = Duration::from_secs(60);
 /// What a request is told to wait that found no probe to be.
 const AGAIN: Duration = Duration::from_secs(1);
+/// Where calls are counted, not time, every so many are looked at, however good they are.
+const LOOK_EACH: u32 = 32;
 /// No open time is longer.
 const LONGEST: Duration = Duration::from_secs(3600);

@@ -83,6 +83,12 @@ impl Fixed {
         }
     }
 
+    /// The state after counting `cost`, whether there is room or not.
+    pub(crate) fn charge(self, word: u64, now: u64, clock: Now, cost: u32) -> u64 {
+        let window = self.locate(word, now, clock);
+        window.end_up | u64::from(window.count.saturating_add(cost))
+    }
+
     pub(crate) fn level(self, word: u64, now: u64, clock: Now) -> Level {
         let window = self.locate(word, now, clock);
         let reset = span(window.end.saturating_sub(now));

@@ -36,6 +36,8 @@ pub(crate) struct Gcra {
     token: u64,
     room: u64,
     burst: u32,
+    /// How far below empty it can be.
+    debt: u64,
 }
 
 /// How a bucket stands.
@@ -53,7 +55,12 @@ impl Gcra {
         // Rounded up, so that rounding never admits more than was written.
         let token = u64::try_from(period.div_ceil(u128::from(rate.tokens().get()))).ok()?;
         let room = token.checked_mul(u64::from(burst)).filter(|r| (1..=TICKS_MAX).contains(r))?;
-        Some(Self { token, room, burst })
+        Some(Self { token, room, burst, debt: 0 })
+    }
+
+    /// The same, but it can owe as much again as it holds.
+    pub(crate) const fn owing(self) -> Self {
+        Self { debt: self.room, ..self }
     }
 
     /// A queue that one leaves per token, and that nobody joins for longer than `wait_max`. None
@@ -62,7 +69,7 @@ impl Gcra {
         let Self { token, .. } = Self::new(rate, 1)?;
         let room = token.checked_add(ticks_of(wait_max)).filter(|room| *room <= TICKS_MAX)?;
         let burst = u32::try_from(room / token).unwrap_or(u32::MAX);
-        Some(Self { token, room, burst })
+        Some(Self { token, room, burst, debt: 0 })
     }
 
     /// How long the one waits whose taking left this state.
@@ -100,9 +107,19 @@ impl Gcra {
         Level { left: u32::try_from(left).unwrap_or(self.burst), reset: span(reset) }
     }
 
+    /// The state after taking `cost` tokens, whether they are there or not.
+    pub(crate) fn charge(self, full_at: u64, now: u64, cost: u32) -> u64 {
+        full_at.max(now).saturating_add(self.price(cost)).min(self.lowest(now)).max(full_at)
+    }
+
     /// The state of an empty bucket.
     pub(crate) const fn empty(self, now: u64) -> u64 {
         now + self.room
+    }
+
+    /// The state of a bucket that is as empty as can be.
+    pub(crate) const fn lowest(self, now: u64) -> u64 {
+        now + self.room + self.debt
     }
 
     const fn price(self, cost: u32) -> u64 {

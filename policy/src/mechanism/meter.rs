@@ -69,6 +69,14 @@ impl Single {
         }
     }
 
+    /// The word after taking `cost` whatever there is.
+    pub(crate) fn charge(self, word: u64, now: u64, clock: Now, cost: u32) -> u64 {
+        match self {
+            Self::Gcra(gcra) => gcra.charge(word, now, cost),
+            Self::Fixed(fixed) => fixed.charge(word, now, clock, cost),
+        }
+    }
+
     pub(crate) fn level(self, word: u64, now: u64, clock: Now) -> Level {
         match self {
             Self::Gcra(gcra) => gcra.level(word, now),

@@ -6,8 +6,15 @@
 //! each is one word under compare-and-swap, and workers need no order among them.
 //!
 //! With a limit of up to 64 a cell holds one, and this is the exact log of the last admissions.
-//! Above, the cell being lent from is at most one share late, so at least 63/64 of the limit can
+//! Above, the cell being lent from is at most one share late, so at least 62/64 of the limit can
 //! be used, and under steady load 64/65 of it is.
+//!
+//! Cells are used in turn, like a ring, so the one that comes next is the one that has rested
+//! longest. [`Ring`](super::ring::Ring) remembers where that is; it saves looking at all cells and
+//! is never believed where that could admit too much.
+//!
+//! A reload may lower the limit, and with it the number of cells. What the cells beyond have lent
+//! then counts against the cells they are folded onto until it has come back.
 
 use core::time::Duration;
 
@@ -22,6 +29,10 @@ const GRAIN: u64 = 1 << COUNT_BITS;
 pub(crate) struct Sliding {
     limit: u32,
     window: u64,
+    cells: u8,
+    /// Each cell has so many, and the first few one more.
+    share: u32,
+    more: u32,
 }
 
 /// Which cell lends how many, and the word that says so.
@@ -43,7 +54,10 @@ impl Sliding {
     /// None when the limit or the window is out of bounds.
     pub(crate) fn new(limit: u32, window: Duration) -> Option<Self> {
         let good = (1..=Self::LIMIT_MAX).contains(&limit) && window >= Self::WINDOW_MIN;
-        good.then(|| Self { limit, window: ticks_of(window) })
+        let cells = limit.min(64);
+        let (share, more) = (limit.checked_div(cells)?, limit.checked_rem(cells)?);
+        let cells = u8::try_from(cells).ok()?;
+        good.then(|| Self { limit, window: ticks_of(window), cells, share, more })
     }
 
     pub(crate) const fn limit(self) -> u32 {
@@ -58,27 +72,31 @@ impl Sliding {
         self.window
     }
 
-    /// How many cells there are.
-    pub(crate) fn cells(self) -> usize {
-        (self.limit as usize).min(Self::CELLS_MAX)
+    /// How many cells have one more than the others.
+    pub(super) const fn more(self) -> u32 {
+        self.more
     }
 
-    /// From which cell to take next, and how many of `wanted` it lends. A cell that has begun to
+    /// How many cells there are.
+    pub(crate) const fn cells(self) -> usize {
+        self.cells as usize
+    }
+
+    /// From which cell to take next, and how many of `wanted` it lends; None when all cells
+    /// together lend less than that, or the limit is used up: after a reload to a lower one, cells
+    /// may have lent more than their share. A cell that has begun to
     /// lend goes on, the latest first, so that at most one is ever late; then the one that has
-    /// rested longest.
+    /// rested longest. `words` are those of all cells that there may ever have been.
     pub(crate) fn lend(self, words: &[u64], now: u64, wanted: u32) -> Option<Loan> {
         let (mut begun, mut rested) = (None::<(u64, Loan)>, None::<(u64, Loan)>);
-        let shares = (0..self.cells()).map(|cell| self.share(cell));
-        for ((cell, share), &word) in shares.enumerate().zip(words) {
-            let lent = self.lent(word, now);
-            let count = wanted.min(share.saturating_sub(lent));
-            if count == 0 {
-                continue;
-            }
-            let last = word & !(GRAIN - 1);
-            let next = last.max(up(now)) | u64::from(lent + count);
-            let loan = Loan { cell, word, next, count };
-            if lent > 0 {
+        let used: u32 = words.iter().map(|word| self.lent(*word, now)).sum();
+        let mut room = 0;
+        for (cell, &word) in words.iter().take(self.cells()).enumerate() {
+            let folded = self.folded(words, cell, now);
+            let Some(loan) = self.loan(cell, word, folded, now, wanted) else { continue };
+            room += self.share(cell).saturating_sub(self.lent(word, now) + folded);
+            let last = last(word);
+            if self.lent(word, now) > 0 {
                 if begun.is_none_or(|(latest, _)| last > latest) {
                     begun = Some((last, loan));
                 }
@@ -86,35 +104,47 @@ impl Sliding {
                 rested = Some((last, loan));
             }
         }
-        begun.or(rested).map(|(_, loan)| loan)
+        begun
+            .or(rested)
+            .filter(|_| room >= wanted && used.saturating_add(wanted) <= self.limit)
+            .map(|(_, loan)| loan)
+    }
+
+    /// What this cell lends, apart from what is `folded` onto it.
+    pub(super) fn loan(
+        self,
+        cell: usize,
+        word: u64,
+        folded: u32,
+        now: u64,
+        wanted: u32,
+    ) -> Option<Loan> {
+        let lent = self.lent(word, now);
+        let count = wanted.min(self.share(cell).saturating_sub(lent + folded));
+        let next = last(word).max(up(now)) | u64::from(lent + count);
+        (count > 0).then_some(Loan { cell, word, next, count })
     }
 
     pub(crate) fn level(self, words: &[u64], now: u64) -> Level {
-        let lent = |&word: &u64| self.lent(word, now);
-        let used: u32 = words.iter().take(self.cells()).map(lent).sum();
-        let back = self.back(words, now).min().unwrap_or(now);
+        let used: u32 = words.iter().map(|word| self.lent(*word, now)).sum();
+        let lent = words.iter().filter(|word| self.lent(**word, now) > 0);
+        let back = lent.map(|word| self.back(*word)).min().unwrap_or(now);
         Level { left: self.limit.saturating_sub(used), reset: span(back.saturating_sub(now)) }
     }
 
     /// How long until `wanted` can be had, if nothing else is taken meanwhile.
     pub(crate) fn wait(self, words: &[u64], now: u64, wanted: u32) -> Duration {
         let mut returns = [(u64::MAX, 0); Self::CELLS_MAX];
-        let mut free = 0;
-        let shares = (0..self.cells()).map(|cell| self.share(cell));
-        for ((slot, share), &word) in returns.iter_mut().zip(shares).zip(words) {
-            let lent = self.lent(word, now).min(share);
-            free += share - lent;
-            if lent > 0 {
-                *slot = ((word & !(GRAIN - 1)) + self.window, lent);
+        for (slot, &word) in returns.iter_mut().zip(words) {
+            if self.lent(word, now) > 0 {
+                *slot = (self.back(word), self.lent(word, now));
             }
         }
         returns.sort_unstable();
+        let mut used: u32 = returns.iter().map(|(_, count)| *count).sum();
         for (at, count) in returns {
-            if free >= wanted {
-                break;
-            }
-            free += count;
-            if free >= wanted {
+            used -= count;
+            if count > 0 && used.saturating_add(wanted) <= self.limit {
                 return span(at.saturating_sub(now));
             }
         }
@@ -123,29 +153,36 @@ impl Sliding {
 
     /// `word` with `count` fewer lent; None when the cell has had its share back since.
     pub(crate) fn untake(self, word: u64, taken: u64, count: u32) -> Option<u64> {
-        let (last, since) = (word & !(GRAIN - 1), taken & !(GRAIN - 1));
-        let same = last < since + self.window && word & (GRAIN - 1) >= u64::from(count);
+        let same = last(word) < last(taken) + self.window && count_of(word) >= count;
         same.then(|| word - u64::from(count))
     }
 
-    /// When each cell that has lent has its share back.
-    fn back(self, words: &[u64], now: u64) -> impl Iterator<Item = u64> {
-        let words = words.iter().take(self.cells());
-        words
-            .filter(move |w| self.lent(**w, now) > 0)
-            .map(move |w| (w & !(GRAIN - 1)) + self.window)
+    /// When a cell that has lent has its share back.
+    pub(super) const fn back(self, word: u64) -> u64 {
+        last(word) + self.window
     }
 
-    fn lent(self, word: u64, now: u64) -> u32 {
-        let last = word & !(GRAIN - 1);
-        if last + self.window <= now { 0 } else { u32::try_from(word & (GRAIN - 1)).unwrap_or(0) }
+    pub(super) fn lent(self, word: u64, now: u64) -> u32 {
+        if self.back(word) <= now { 0 } else { count_of(word) }
     }
 
-    fn share(self, cell: usize) -> u32 {
-        let cells = u32::try_from(self.cells()).unwrap_or(1);
-        let more = u32::try_from(cell).is_ok_and(|cell| cell < self.limit % cells);
-        self.limit / cells + u32::from(more)
+    pub(super) fn share(self, cell: usize) -> u32 {
+        self.share + u32::from(u32::try_from(cell).is_ok_and(|cell| cell < self.more))
     }
+
+    /// What the cells beyond that are folded onto this one have lent.
+    fn folded(self, words: &[u64], cell: usize, now: u64) -> u32 {
+        let beyond = words.iter().skip(cell + self.cells()).step_by(self.cells());
+        beyond.map(|word| self.lent(*word, now)).sum()
+    }
+}
+
+pub(super) const fn last(word: u64) -> u64 {
+    word & !(GRAIN - 1)
+}
+
+const fn count_of(word: u64) -> u32 {
+    (word & (GRAIN - 1)) as u32
 }
 
 const fn up(now: u64) -> u64 {

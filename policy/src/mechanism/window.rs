@@ -44,7 +44,7 @@ impl Era {
     }
 
     /// Whether this one came after `other`, as long as they are less than 512 eras apart.
-    const fn after(self, other: Self) -> bool {
+    pub(crate) const fn after(self, other: Self) -> bool {
         let ahead = self.0.wrapping_sub(other.0) & Self::MASK;
         ahead != 0 && ahead < 1 << (Self::BITS - 1)
     }

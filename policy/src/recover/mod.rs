@@ -5,10 +5,15 @@
 //! 9.2.2), and every byte of the request is still there. And where the route's `retries` ask for it,
 //! under the same conditions, after a moment and within a budget.
 
+pub(crate) mod hedge;
+
+use core::time::Duration;
+
 use crate::decision::{Answer, Failure};
+use crate::facts::{Body, Facts};
 use crate::flight::{Flight, Step};
 use crate::plan::{Route, UpstreamId};
-use crate::time::Now;
+use crate::time::{Instant, Now};
 
 /// What to do about a failed attempt. The answer is for when that cannot be done.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -40,6 +45,33 @@ pub(crate) fn remedy(failure: Failure, repeatable: bool, refreshed: bool) -> Rem
 /// may do anything.
 pub fn idempotent(method: &str) -> bool {
     matches!(method, "GET" | "HEAD" | "OPTIONS" | "TRACE" | "PUT" | "DELETE")
+}
+
+/// When a request is over, whatever is being tried: the client may have less time than the route.
+pub(crate) fn deadline(now: Now, route: Option<&Route>, facts: &Facts<'_>) -> Instant {
+    let timeout = route.map_or(Duration::ZERO, |route| route.timeout);
+    now.at + facts.patience.map_or(timeout, |patience| patience.min(timeout))
+}
+
+/// How much of a request's body is worth keeping: none where nothing would send it again, or when
+/// not all of it could be kept.
+pub(crate) fn keep(route: Option<&Route>, facts: &Facts<'_>) -> u32 {
+    let Some(route) = route else { return 0 };
+    let most = match (facts.body, route.retry.keep()) {
+        (Body::Empty, _) | (_, 0) => return 0,
+        (Body::Length(n), most) if n > u64::from(most) => return 0,
+        (Body::Length(_) | Body::Unknown, most) => most,
+    };
+    if idempotent(facts.method) { most } else { 0 }
+}
+
+/// Whether a request can be sent again after a response has come: when all of it is surely here.
+pub(crate) fn is_kept(flight: &Flight, body: Body) -> bool {
+    match body {
+        Body::Empty => true,
+        Body::Length(n) => n <= u64::from(flight.keep),
+        Body::Unknown => false,
+    }
 }
 
 /// Where a request may go.

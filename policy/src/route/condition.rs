@@ -111,7 +111,7 @@ fn meets(found: Option<&[u8]>, wanted: Option<&[u8]>) -> bool {
 }
 
 /// The first cookie of that name (RFC 6265 section 4.2.1).
-fn cookie<'a>(facts: &Facts<'a>, name: &[u8]) -> Option<&'a [u8]> {
+pub(crate) fn cookie<'a>(facts: &Facts<'a>, name: &[u8]) -> Option<&'a [u8]> {
     let (name_len, headers) = (name.len(), facts.headers);
     for field in headers.iter().filter(|(n, _)| n.eq_ignore_ascii_case(b"cookie")).map(|(_, v)| v) {
         for pair in field.split(|b| *b == b';') {

@@ -1,6 +1,6 @@
 //! Host + path + method + … → route. The most specific match wins; order of writing never matters.
 
-mod condition;
+pub(crate) mod condition;
 pub(crate) mod pattern;
 mod trie;
 
@@ -267,11 +267,13 @@ mod tests {
             redirect: None,
             respond: None::<RespondSpec>,
             timeout: None,
+            client_timeout: None,
             retries: None,
             fallback: None,
             cache: None,
             group: None,
             vital: false,
+            priority: crate::shed::Priority::Normal,
             strip_prefix: None,
             add_prefix: None,
             request_headers: HeaderSpec::default(),

@@ -57,6 +57,7 @@ pub fn facts(path: &str) -> Facts<'_> {
         headers: Headers::default(),
         head_bytes: 100,
         body: Body::Empty,
+        patience: None,
         identity: None,
     }
 }

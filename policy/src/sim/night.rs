@@ -29,6 +29,8 @@ pub struct Call {
     pub endpoint: EndpointKey,
     /// Not the request's first.
     pub again: bool,
+    /// Beside another that takes long.
+    pub hedge: bool,
 }
 
 /// A decision that has just been taken, for laws to look at.
@@ -51,15 +53,28 @@ pub struct Night {
     ticked_ns: u64,
     arrivals: u64,
     flights: BTreeMap<u64, Open>,
-    queue: BinaryHeap<Reverse<(u64, u64)>>,
+    queue: BinaryHeap<Reverse<(u64, u64, u64)>>,
+    errands: u64,
 }
 
 #[derive(Debug)]
 struct Open {
     worker: usize,
     flight: Flight,
-    event: Option<Event>,
     calls: u32,
+    /// What is under way, by number: the call, its timer, the hedge. What is not here any more has
+    /// been ended.
+    errands: Vec<(u64, Errand)>,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Errand {
+    /// An event to come; None: the client leaves.
+    Event(Option<Event>),
+    /// What the first of two calls, or the only one, will bring.
+    Call(Option<Event>),
+    Timer,
+    Hedge(Option<Event>),
 }
 
 impl Night {
@@ -82,6 +97,7 @@ impl Night {
             arrivals,
             flights,
             queue,
+            errands: 0,
         }
     }
 
@@ -106,7 +122,7 @@ impl Night {
         let gap = 1_000_000_000_u64.checked_div(rate);
         let mut arrival = gap.map(|gap| self.at_ns + self.dice.below(2 * gap));
         loop {
-            let event = self.queue.peek().map(|Reverse((at, _))| *at);
+            let event = self.queue.peek().map(|Reverse((at, ..))| *at);
             let tick = Some(self.ticked_ns + TICK_NS);
             let next = [event, arrival, tick].into_iter().flatten().min().unwrap_or(until);
             if next > until {
@@ -114,8 +130,8 @@ impl Night {
             }
             self.at_ns = self.at_ns.max(next);
             if Some(next) == event {
-                if let Some(Reverse((_, request))) = self.queue.pop() {
-                    self.step(request, react, look);
+                if let Some(Reverse((_, request, errand))) = self.queue.pop() {
+                    self.step(request, errand, react, look);
                 }
             } else if Some(next) == arrival {
                 self.arrive(react, look);
@@ -143,22 +159,30 @@ impl Night {
         let worker = usize::try_from(self.dice.below(self.workers.len() as u64)).unwrap_or(0);
         let now = self.now();
         let flight = self.workers[worker].begin(now, &asked(request, self.method));
-        let event = Some(Event::Arrived);
-        self.flights.insert(request, Open { worker, flight, event, calls: 0 });
-        self.step(request, react, look);
+        let (errand, arrived) = (self.errands, Errand::Event(Some(Event::Arrived)));
+        self.errands += 1;
+        let errands = vec![(errand, arrived)];
+        self.flights.insert(request, Open { worker, flight, calls: 0, errands });
+        self.step(request, errand, react, look);
     }
 
     /// The engine's loop, a turn of it.
     fn step(
         &mut self,
         request: u64,
+        errand: u64,
         react: &mut dyn FnMut(EndpointKey, Instant, &mut Dice) -> Reaction,
         look: &mut dyn FnMut(Seen<'_>),
     ) {
         let now = self.now();
         let Some(mut open) = self.flights.remove(&request) else { return };
+        let Some(at) = open.errands.iter().position(|(number, _)| *number == errand) else {
+            self.flights.insert(request, open);
+            return;
+        };
+        let event = open.brings(at);
         let worker = &mut self.workers[open.worker];
-        let Some(event) = open.event.take() else {
+        let Some(event) = event else {
             let ending = Ending { status: None, ..ending(Finish::ClientGone) };
             self.done.push(worker.end(now, open.flight, ending));
             return;
@@ -166,38 +190,79 @@ impl Night {
         let facts = asked(request, self.method);
         let decision = worker.decide(now, &facts, &mut open.flight, event);
         look(Seen { now, ledger: &self.ledger, decision });
-        let at = match decision {
-            Decision::Call(call) => {
-                let endpoint = call.endpoint;
-                let again = open.calls > 0;
+        match decision {
+            Decision::Call(call) | Decision::Hedge(call) => {
+                let hedge = matches!(decision, Decision::Hedge(_));
+                let (endpoint, again) = (call.endpoint, open.calls > 0);
                 open.calls += 1;
-                self.calls.push(Call { at: now.at, request, endpoint, again });
+                self.calls.push(Call { at: now.at, request, endpoint, again, hedge });
                 let (took, event) = react(endpoint, now.at, &mut self.dice);
-                open.event = event;
-                now.at + took
+                let what = if hedge { Errand::Hedge(event) } else { Errand::Call(event) };
+                self.send(&mut open, request, now.at + took, what);
+                if let Some(after) = call.hedge.filter(|after| *after < took) {
+                    self.send(&mut open, request, now.at + after, Errand::Timer);
+                }
             }
+            Decision::Await => {}
             Decision::Wait(until) => {
-                open.event = Some(Event::Woke);
-                until
+                self.send(&mut open, request, until, Errand::Event(Some(Event::Woke)));
             }
             Decision::Learn(_) | Decision::Serve(_) => {
                 let learnt = matches!(decision, Decision::Learn(_));
-                open.event = Some(if learnt { Event::Learned } else { Event::Missed });
-                now.at
+                let event = if learnt { Event::Learned } else { Event::Missed };
+                self.send(&mut open, request, now.at, Errand::Event(Some(event)));
             }
             Decision::Relay | Decision::Answer(_) => {
                 let status = match (decision, event) {
                     (Decision::Answer(answer), _) => answer.status,
-                    (_, Event::Responded { status }) => status,
+                    (_, Event::Responded { status } | Event::Overtaken { status }) => status,
                     _ => 0,
                 };
                 let ending = Ending { status: Some(status), ..ending(Finish::Whole) };
                 self.done.push(worker.end(now, open.flight, ending));
                 return;
             }
-        };
-        self.queue.push(Reverse((at.as_nanos(), request)));
+        }
         self.flights.insert(request, open);
+    }
+
+    fn send(&mut self, open: &mut Open, request: u64, at: Instant, what: Errand) {
+        open.errands.push((self.errands, what));
+        self.queue.push(Reverse((at.as_nanos(), request, self.errands)));
+        self.errands += 1;
+    }
+}
+
+impl Open {
+    /// The event that this errand brings, now that it is done.
+    fn brings(&mut self, at: usize) -> Option<Event> {
+        let (_, done) = self.errands.remove(at);
+        let hedged = |errand: &(u64, Errand)| matches!(errand.1, Errand::Hedge(_));
+        let raced = self.errands.iter().any(hedged) || matches!(done, Errand::Hedge(_));
+        match done {
+            Errand::Event(event) => event,
+            Errand::Timer => Some(Event::Slow),
+            Errand::Call(Some(Event::Failed { failure, .. })) if raced => {
+                // The hedge is the call from here on.
+                for (_, errand) in &mut self.errands {
+                    if let Errand::Hedge(event) = errand {
+                        *errand = Errand::Call(*event);
+                    }
+                }
+                Some(Event::Fell { second: false, failure })
+            }
+            Errand::Hedge(Some(Event::Failed { failure, .. })) => {
+                Some(Event::Fell { second: true, failure })
+            }
+            Errand::Hedge(Some(Event::Responded { status })) => {
+                self.errands.clear();
+                Some(Event::Overtaken { status })
+            }
+            Errand::Call(event) | Errand::Hedge(event) => {
+                self.errands.clear();
+                event
+            }
+        }
     }
 }
 

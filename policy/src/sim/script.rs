@@ -2,6 +2,7 @@
 //! fuzzer, and for tests that throw random bytes.
 
 use core::net::IpAddr;
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use crate::Policy;
@@ -12,16 +13,19 @@ use crate::admit::size::SizeSpec;
 use crate::cache::CacheSpec;
 use crate::decision::{Decision, Event, Failure};
 use crate::degrade::FallbackSpec;
+use crate::draft::balance::{Balance, BalanceSpec};
 use crate::draft::breaker::BreakerSpec;
 use crate::draft::retry::RetrySpec;
 use crate::draft::{
-    Balance, Draft, HeaderSpec, RouteSpec, ServerSpec, TimeoutSpec, UpstreamSpec, WhereSpec,
+    Draft, HeaderSpec, RouteSpec, ServerSpec, TimeoutSpec, UpstreamSpec, WhereSpec,
 };
 use crate::facts::{Body, Facts, Field, Headers};
 use crate::flight::{Ending, Finish, Flight};
 use crate::health::HealthSpec;
 use crate::ledger::Ledger;
 use crate::plan::{EndpointKey, Plan};
+use crate::shed::Priority;
+use crate::shed::adaptive::{AdaptiveSpec, Bounds};
 use crate::time::{Instant, Now, Wall};
 use crate::unit::{ByteSize, Rate, Span};
 use crate::world::Signal;
@@ -56,7 +60,7 @@ pub fn play(bytes: &[u8]) -> u64 {
                 let event = script.event();
                 let decision = workers[*worker].decide(now, &facts.facts(), flight, event);
                 calls += u64::from(matches!(decision, Decision::Call(_)));
-                assert!(flight.tries.calls <= 2 + RETRIES, "too many calls");
+                assert!(flight.tries.calls <= 3 + RETRIES, "too many calls");
             }
             5 if !open.is_empty() => {
                 let (worker, flight) = open.swap_remove(pick % open.len());
@@ -97,16 +101,23 @@ pub fn play(bytes: &[u8]) -> u64 {
 fn end(worker: &mut Policy, now: Now, flight: Flight) {
     let ending = Ending { status: None, bytes_in: 0, bytes_out: 0, finish: Finish::ClientGone };
     let record = worker.end(now, flight, ending);
-    assert!(record.attempts <= 2 + RETRIES, "too many calls");
+    assert!(record.attempts <= 3 + RETRIES, "too many calls");
 }
 
-/// A plan with every filter on a route of that match text; None when the text is not one.
-fn plan(matches: &str) -> Option<Plan> {
-    let server = |addr: &str, weight| ServerSpec { addr: addr.to_owned(), weight };
-    let upstream = UpstreamSpec {
+/// An upstream with every mechanism on.
+fn upstream() -> UpstreamSpec {
+    let server = |addr: &str, weight| ServerSpec {
+        addr: addr.to_owned(),
+        weight,
+        labels: BTreeMap::from([("zone".to_owned(), addr.to_owned())]),
+    };
+    let key = Some(vec!["header:x".to_owned()]);
+    UpstreamSpec {
         servers: vec![server("10.0.0.1:80", 1), server("10.0.0.2:80", 3)],
-        balance: Balance::P2c,
+        balance: BalanceSpec { kind: Balance::Hash, key, ..BalanceSpec::default() },
+        prefer_zone: true,
         connections: None,
+        queue: None,
         keepalive: None,
         timeout: TimeoutSpec::default(),
         breaker: Some(BreakerSpec {
@@ -115,8 +126,14 @@ fn plan(matches: &str) -> Option<Plan> {
             ..BreakerSpec::default()
         }),
         eject: None,
+        adaptive: Some(AdaptiveSpec::On(Bounds::default())),
+        backend: None,
         health: Some(HealthSpec::default()),
-    };
+    }
+}
+
+/// A plan with every filter on a route of that match text; None when the text is not one.
+fn plan(matches: &str) -> Option<Plan> {
     let kept = CacheSpec { key: vec!["header:x".to_owned()], ..CacheSpec::default() };
     let route = RouteSpec {
         matches: matches.to_owned(),
@@ -125,15 +142,18 @@ fn plan(matches: &str) -> Option<Plan> {
         redirect: None,
         respond: None,
         timeout: None,
+        client_timeout: None,
         retries: Some(RetrySpec {
             max: Some(RETRIES),
             on: Some(vec!["5xx".to_owned(), "reset".to_owned()]),
+            hedge: true,
             ..RetrySpec::default()
         }),
         fallback: Some(FallbackSpec::default()),
         cache: Some(CacheSpec { stale: Some(Span(core::time::Duration::MAX)), ..kept }),
         group: None,
         vital: false,
+        priority: Priority::Normal,
         strip_prefix: None,
         add_prefix: None,
         request_headers: HeaderSpec::default(),
@@ -152,7 +172,9 @@ fn plan(matches: &str) -> Option<Plan> {
         ..Specs::default()
     };
     let draft = Draft {
-        upstreams: vec![("a".to_owned(), upstream)],
+        shed: crate::shed::spec::ShedSpec::default(),
+        zone: Some("10.0.0.1:80".to_owned()),
+        upstreams: vec![("a".to_owned(), upstream())],
         limits: vec![
             ("fine".to_owned(), limit(keys)),
             ("ip".to_owned(), limit(Vec::new())),
@@ -198,7 +220,7 @@ impl Script<'_> {
     fn event(&mut self) -> Event {
         let (kind, replayable) = (self.byte(), self.byte().is_multiple_of(2));
         let failed = |failure| Event::Failed { failure, replayable };
-        match kind % 25 {
+        match kind % 29 {
             0..=9 => Event::Arrived,
             10 => Event::Learned,
             11 => Event::Woke,
@@ -210,6 +232,9 @@ impl Script<'_> {
             20 | 21 => failed(Failure::Stale),
             22 => failed(Failure::Broken),
             23 => failed(Failure::Malformed),
+            24 => Event::Slow,
+            25 => Event::Overtaken { status: 200 },
+            26 => Event::Fell { second: replayable, failure: Failure::Broken },
             _ => failed(Failure::TimedOut),
         }
     }
@@ -265,6 +290,7 @@ impl Written {
             headers: Headers::new(self.text.as_bytes(), &self.fields),
             head_bytes: self.head_bytes,
             body: self.body,
+            patience: None,
             identity: None,
         }
     }

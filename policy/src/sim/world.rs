@@ -150,7 +150,12 @@ impl World {
             _ if left => (None, Finish::ClientGone),
             Decision::Relay => (Some(200), Finish::Whole),
             Decision::Answer(answer) => (Some(answer.status), Finish::Whole),
-            Decision::Call(_) | Decision::Wait(_) | Decision::Learn(_) | Decision::Serve(_) => {
+            Decision::Call(_)
+            | Decision::Hedge(_)
+            | Decision::Await
+            | Decision::Wait(_)
+            | Decision::Learn(_)
+            | Decision::Serve(_) => {
                 open.event = self.outcome(decision);
                 self.open.push(open);
                 return None;
@@ -177,20 +182,20 @@ impl World {
         match decision {
             Decision::Call(call) => {
                 self.called.insert(call.endpoint);
-                if self.dice.below(100) >= self.failing {
-                    return Event::Responded { status: 200 };
+                match call.hedge.is_some() && self.dice.below(4) == 0 {
+                    true => Event::Slow,
+                    false => self.answer(),
                 }
-                let failure = match self.dice.below(8) {
-                    0 => Failure::PoolFull,
-                    1 => Failure::Connect,
-                    2 => Failure::ConnectTimeout,
-                    3 => Failure::Stale,
-                    4 => Failure::Broken,
-                    5 => Failure::Malformed,
-                    6 => Failure::TimedOut,
-                    _ => return Event::Responded { status: 503 },
-                };
-                Event::Failed { failure, replayable: self.dice.below(2) == 0 }
+            }
+            Decision::Await => self.answer(),
+            Decision::Hedge(call) => {
+                self.called.insert(call.endpoint);
+                match self.dice.below(4) {
+                    0 => Event::Overtaken { status: 200 },
+                    1 => Event::Fell { second: true, failure: Failure::Connect },
+                    2 => Event::Fell { second: false, failure: Failure::TimedOut },
+                    _ => Event::Responded { status: 200 },
+                }
             }
             Decision::Wait(until) => {
                 self.at_ns = self.at_ns.max(until.as_nanos());
@@ -199,6 +204,23 @@ impl World {
             Decision::Learn(_) => Event::Learned,
             Decision::Serve(_) | Decision::Relay | Decision::Answer(_) => Event::Missed,
         }
+    }
+
+    fn answer(&mut self) -> Event {
+        if self.dice.below(100) >= self.failing {
+            return Event::Responded { status: 200 };
+        }
+        let failure = match self.dice.below(8) {
+            0 => Failure::PoolFull,
+            1 => Failure::Connect,
+            2 => Failure::ConnectTimeout,
+            3 => Failure::Stale,
+            4 => Failure::Broken,
+            5 => Failure::Malformed,
+            6 => Failure::TimedOut,
+            _ => return Event::Responded { status: 503 },
+        };
+        Event::Failed { failure, replayable: self.dice.below(2) == 0 }
     }
 
     fn pick(&mut self, count: usize) -> usize {

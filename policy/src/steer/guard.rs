@@ -1,5 +1,6 @@
 //! Breakers of upstreams and endpoints, as one worker holds them.
 
+use core::sync::atomic::AtomicU32;
 use core::time::Duration;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -11,11 +12,14 @@ use crate::facts::Body;
 use crate::ledger::boards::{BoardId, Boards};
 use crate::mechanism::breaker::{Board, Outcome, Permit, Rule};
 use crate::mechanism::window::{BUCKETS, Counts, Era, Local};
+use crate::shed::gate::Seat;
 use crate::time::Instant;
 use crate::unit::Ratio;
 
 /// A budget looks back ten seconds.
 const BUDGET_BUCKET_NS: u64 = 1_000_000_000;
+
+const HEDGE_ONE_IN: u32 = 20;
 
 /// What an upstream's plan says about failing.
 #[derive(Debug, Default)]
@@ -35,6 +39,8 @@ pub(crate) struct Eject {
     pub(crate) breaker: Breaker,
     /// The most endpoints that are out at once, as a number of them.
     pub(crate) out_max: usize,
+    /// Those that fail far oftener than others are, too.
+    pub(crate) outliers: bool,
     pub(crate) panic: Ratio,
 }
 
@@ -64,6 +70,11 @@ impl Guard {
         self.boards.at(self.id)
     }
 
+    /// Requests under way over all workers, where they are counted.
+    pub(crate) fn load(&self) -> &AtomicU32 {
+        self.boards.load(self.id)
+    }
+
     /// One more request, of which a part may be retried.
     pub(crate) fn asked(&self, now: Instant) {
         self.asked.good(self.boards.budget(self.id), Era::FIRST, now, BUDGET_BUCKET_NS);
@@ -85,15 +96,30 @@ impl Guard {
         within
     }
 
+    /// As [`Self::spend`], for a hedge: besides, only one request in twenty is hedged.
+    pub(crate) fn hedge(&self, now: Instant, budget: Ratio) -> bool {
+        let window = self.boards.budget(self.id);
+        self.asked.hand_over(window);
+        let bucket = now.as_nanos() / BUDGET_BUCKET_NS;
+        let Counts { total, slow: hedges, .. } = window.sum(Era::FIRST, bucket);
+        let within = (hedges + 1) * HEDGE_ONE_IN <= total && self.spend(now, budget);
+        if within {
+            window.add(Era::FIRST, bucket, Counts { total: 0, bad: 0, slow: 1 });
+        }
+        within
+    }
+
     /// Hands the requests over that were counted here.
     pub(crate) fn tick(&self) {
         self.asked.hand_over(self.boards.budget(self.id));
     }
 }
 
-/// What an attempt holds of the breakers around it.
+/// What an attempt holds of the gate and the breakers around it.
 #[derive(Debug, Default)]
 pub(crate) struct Permits {
+    /// At the upstream's gate.
+    pub(crate) seat: Option<Seat>,
     pub(crate) upstream: Option<Permit>,
     pub(crate) endpoint: Option<Permit>,
 }
@@ -114,15 +140,20 @@ pub(crate) enum Verdict {
         timed: bool,
     },
     Failed(Failure),
+    /// Another attempt answered first; this one had taken so long by then.
+    Overtaken {
+        took: Duration,
+    },
     /// The client left, or it was never tried.
     Nothing,
 }
 
 impl Breaker {
-    pub(crate) fn outcome(&self, verdict: Verdict) -> Outcome {
+    pub(crate) fn outcome(&self, board: &Board, verdict: Verdict, now: Instant) -> Outcome {
         match verdict {
             Verdict::Responded { status, took, timed } => {
-                let slow = self.rule.slow.is_some_and(|(slow, _)| timed && took > slow);
+                let slow = board.slow(&self.rule, now);
+                let slow = timed && slow.is_some_and(|slow| took > slow);
                 match (self.failures.status(status), slow) {
                     (true, _) => Outcome::Bad,
                     (false, true) => Outcome::Slow,
@@ -134,6 +165,12 @@ impl Breaker {
                 // What the operator does not count, and what is not about the server.
                 Some(false) | None => Outcome::Unknown,
             },
+            Verdict::Overtaken { took } => {
+                match self.rule.slow.is_some_and(|(slow, _)| took > slow) {
+                    true => Outcome::Slow,
+                    false => Outcome::Unknown,
+                }
+            }
             Verdict::Nothing => Outcome::Unknown,
         }
     }

@@ -1,22 +1,31 @@
 //! Where a request goes: which endpoint of its upstream.
 
+pub(crate) mod balance;
 pub(crate) mod guard;
+pub(crate) mod hash;
 pub(crate) mod order;
+mod outlier;
+mod search;
+mod zone;
 
 use core::cell::Cell;
+use core::sync::atomic::Ordering::Relaxed;
 use core::time::Duration;
 use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use crate::draft::Balance;
+use crate::decision::Failure;
 use crate::flight::Tries;
 use crate::ledger::boards::Boards;
 use crate::mechanism::breaker::{Judge, Permit, Refusal};
 use crate::mechanism::dice::Dice;
+use crate::mechanism::ewma::PeakEwma;
 use crate::mechanism::window::Era;
-use crate::plan::{Endpoint, EndpointKey, Plan, Upstream, UpstreamId, UpstreamKey};
-use crate::steer::guard::{Eject, Guard, Permits, Verdict};
+use crate::plan::{Endpoint, EndpointKey, Plan, UpstreamId, UpstreamKey};
+use crate::steer::balance::Rule;
+use crate::steer::guard::{Guard, Permits, Verdict};
+use crate::steer::search::Search;
 use crate::time::{Instant, nanos};
 
 /// One worker's hold on the shared plan, with this worker's own memory of the plan's endpoints
@@ -50,17 +59,26 @@ pub(crate) struct Seats {
     taken: Cell<u32>,
     /// Its health says: send it nothing.
     out: Cell<bool>,
+    /// So does the operator.
+    drained: Cell<bool>,
     /// It came back then, and is getting its share by and by.
     back: Cell<Option<Instant>>,
+    /// How long its responses take.
+    pace: PeakEwma,
 }
 
 /// One upstream, as this worker knows it.
 #[derive(Debug, Default)]
 pub(crate) struct Turn {
-    /// How far round robin has come.
+    /// How far round robin has come, and how far among the servers of other zones.
     at: Cell<usize>,
+    far: Cell<usize>,
+    /// The share of the requests that leave the gateway's own zone.
+    far_ppm: Cell<u32>,
     /// So few servers are in that nobody's health counts.
     panic: Cell<bool>,
+    /// When outliers were last looked for.
+    judged: Cell<u64>,
 }
 
 /// One endpoint of one upstream, by their places in a plan.
@@ -104,16 +122,15 @@ impl Steer {
         };
         let (mut guards, mut wards) = (Vec::new(), Vec::new());
         for upstream in plan.upstreams() {
-            let resilience = &upstream.resilience;
+            let counted = matches!(upstream.spread.balance, Rule::Hash(_));
+            let watched = counted || upstream.resilience.eject.is_some();
             guards.push(guard(upstream.key.0));
-            wards.extend(
-                upstream
-                    .endpoints
-                    .iter()
-                    .map(|endpoint| resilience.eject.as_ref().and_then(|_| guard(endpoint.key.0))),
-            );
+            let each = upstream.endpoints.iter();
+            wards.extend(each.map(|endpoint| watched.then(|| guard(endpoint.key.0)).flatten()));
         }
-        Rc::new(Pinned { plan, seats, turns, guards: guards.into(), wards: wards.into() })
+        let pinned = Pinned { plan, seats, turns, guards: guards.into(), wards: wards.into() };
+        pinned.prepare();
+        Rc::new(pinned)
     }
 
     /// Forgets what no plan that is still in use names.
@@ -136,6 +153,11 @@ impl Steer {
         guard.board().admit(&mut judge, throw).map(Some)
     }
 
+    /// Whether the upstream's breaker, if it has one, lets everything through.
+    pub(crate) fn is_closed(&self, plan: &Pinned, id: UpstreamId, now: Instant) -> bool {
+        plan.breaker(id).is_none_or(|(guard, _)| guard.board().is_closed(now))
+    }
+
     /// These endpoints, and no others, are out by their health.
     pub(crate) fn heed(&mut self, plan: &Pinned, now: Instant, out: &[EndpointKey]) {
         for (key, seats) in &self.seats {
@@ -156,6 +178,17 @@ impl Steer {
         }
     }
 
+    /// The operator keeps requests from these endpoints, and from no others.
+    pub(crate) fn drain(&self, plan: &Pinned, now: Instant, drained: &[EndpointKey]) {
+        for (key, seats) in &self.seats {
+            let is = drained.contains(key);
+            if seats.drained.replace(is) && !is {
+                seats.back.set(Some(now));
+            }
+        }
+        plan.survey(now);
+    }
+
     /// An endpoint that is in and has not failed this flight, or, when there is none and `again`,
     /// any that is in; with leave of its breaker, if it has one.
     pub(crate) fn place(
@@ -167,12 +200,13 @@ impl Steer {
         now: Instant,
     ) -> Option<(Spot, Option<Permit>)> {
         let turn = plan.turns.get(id.index())?;
-        let stood = turn.at.get();
+        let stood = (turn.at.get(), turn.far.get());
         let found = self.find(plan, id, tries, again, now);
         if tries.calls > 0 {
             // With two servers, a retry that took a turn would send every request to the worse
             // one first.
-            turn.at.set(stood);
+            turn.at.set(stood.0);
+            turn.far.set(stood.1);
         }
         found
     }
@@ -185,43 +219,37 @@ impl Steer {
         again: bool,
         now: Instant,
     ) -> Option<(Spot, Option<Permit>)> {
-        let upstream = plan.upstream(id)?;
+        let it = Search::new(plan, id, now)?;
+        let near = self.side(plan, it.upstream, id.index(), tries.affinity);
+        let it = Search { affinity: tries.affinity, near, ..it };
         let fit = |e: u16| plan.is_fit(Spot { upstream: id, endpoint: e });
         let fresh = |e: u16| !tries.failed(e) && fit(e);
-        let slow = upstream.health.as_ref().map_or(Duration::ZERO, |check| check.slow_start);
+        let slow = it.upstream.health.as_ref().map_or(Duration::ZERO, |check| check.slow_start);
         // By its luck a request may be one that a server that just came back does not get.
         let luck = (!slow.is_zero()).then(|| self.dice.below(nanos(slow)));
         let back = |e| plan.back_for(now, Spot { upstream: id, endpoint: e });
         let warm = |e: u16| fresh(e) && luck.is_none_or(|luck| back(e) >= luck);
-        if let Some(eject) = &upstream.resilience.eject {
-            let sound = Sound { plan, id, upstream, eject, now };
-            let found = match luck {
-                Some(_) => self.place_sound(&sound, &warm),
-                None => None,
-            };
-            return match found.or_else(|| self.place_sound(&sound, &fresh)) {
-                None if again => self.place_sound(&sound, &fit),
-                found => found,
-            };
-        }
         let found = match luck {
-            Some(_) => self.pick(plan, id, upstream, &warm),
+            Some(_) => self.place_sound(&it, &warm),
             None => None,
         };
-        let endpoint = match found.or_else(|| self.pick(plan, id, upstream, &fresh)) {
-            None if again => self.pick(plan, id, upstream, &fit),
+        match found.or_else(|| self.place_sound(&it, &fresh)) {
+            None if again => self.place_sound(&it, &fit),
             found => found,
-        }?;
-        Some((Spot { upstream: id, endpoint }, None))
+        }
     }
 
     /// One that is not taken out; or any, when so many are that nobody knows any better.
     fn place_sound(
         &mut self,
-        it: &Sound<'_>,
+        it: &Search<'_>,
         open: &dyn Fn(u16) -> bool,
     ) -> Option<(Spot, Option<Permit>)> {
-        let rule = &it.eject.breaker.rule;
+        let Some(eject) = it.eject() else {
+            let endpoint = self.pick(it, open)?;
+            return Some((Spot { upstream: it.id, endpoint }, None));
+        };
+        let rule = &eject.breaker.rule;
         // Those that recover get their share; when there is nobody else, more than that.
         for throw in [self.dice.below(100), 0] {
             let skipped = Cell::new(false);
@@ -232,9 +260,9 @@ impl Steer {
             };
             // Another worker may take the last probe between the look and the leave.
             for _ in 0..4 {
-                let found = self.pick(it.plan, it.id, it.upstream, &ready);
+                let found = self.pick(it, &ready);
                 if skipped.get() && it.panics() {
-                    let endpoint = self.pick(it.plan, it.id, it.upstream, open)?;
+                    let endpoint = self.pick(it, open)?;
                     let permit = self.leave(it, endpoint, throw).unwrap_or(None);
                     return Some((Spot { upstream: it.id, endpoint }, permit));
                 }
@@ -249,13 +277,12 @@ impl Steer {
 
     fn leave(
         &mut self,
-        it: &Sound<'_>,
+        it: &Search<'_>,
         endpoint: u16,
         throw: u64,
     ) -> Result<Option<Permit>, Refusal> {
-        let Some(guard) = it.guard(endpoint) else { return Ok(None) };
-        let rule = &it.eject.breaker.rule;
-        let mut judge = Judge { rule, now: it.now, dice: &mut self.dice };
+        let (Some(eject), Some(guard)) = (it.eject(), it.guard(endpoint)) else { return Ok(None) };
+        let mut judge = Judge { rule: &eject.breaker.rule, now: it.now, dice: &mut self.dice };
         guard.board().admit(&mut judge, throw).map(Some)
     }
 
@@ -273,17 +300,22 @@ impl Steer {
         verdict: Verdict,
         now: Instant,
     ) {
-        let Permits { upstream, endpoint } = permits;
+        plan.learn(spot, verdict, now);
+        let Permits { seat, upstream, endpoint } = permits;
+        if let Some(seat) = seat {
+            seat.settle(verdict);
+        }
         if let (Some(permit), Some((guard, breaker))) = (upstream, plan.breaker(spot.upstream)) {
             let mut judge = Judge { rule: &breaker.rule, now, dice: &mut self.dice };
-            let outcome = breaker.outcome(verdict);
+            let outcome = breaker.outcome(guard.board(), verdict, now);
             guard.board().settle(&mut judge, &guard.local, permit, outcome, &|| true);
         }
-        let Some((sound, guard)) = plan.sound(spot, now) else { return };
-        if let Some(permit) = endpoint {
-            let breaker = &sound.eject.breaker;
+        if let (Some(permit), Some((sound, guard))) = (endpoint, plan.sound(spot, now))
+            && let Some(eject) = sound.eject()
+        {
+            let breaker = &eject.breaker;
             let mut judge = Judge { rule: &breaker.rule, now, dice: &mut self.dice };
-            let outcome = breaker.outcome(verdict);
+            let outcome = breaker.outcome(guard.board(), verdict, now);
             let may = || sound.may_eject(spot.endpoint);
             guard.board().settle(&mut judge, &guard.local, permit, outcome, &may);
         }
@@ -304,10 +336,10 @@ impl Steer {
             guard.board().retract(&mut judge, &guard.local, era, &|| true);
         }
         if let (Some(era), Some((sound, guard))) = (eras[1], plan.sound(spot, now))
-            && sound.eject.breaker.failures.cut()
+            && let Some(eject) = sound.eject()
+            && eject.breaker.failures.cut()
         {
-            let rule = &sound.eject.breaker.rule;
-            let mut judge = Judge { rule, now, dice: &mut self.dice };
+            let mut judge = Judge { rule: &eject.breaker.rule, now, dice: &mut self.dice };
             let may = || sound.may_eject(spot.endpoint);
             guard.board().retract(&mut judge, &guard.local, era, &may);
         }
@@ -324,110 +356,42 @@ impl Steer {
                 let mut judge = Judge { rule: &breaker.rule, now, dice: &mut self.dice };
                 guard.board().tick(&mut judge, &guard.local, &|| true);
             }
-            if upstream.resilience.eject.is_none() {
-                continue;
-            }
+            let Some(eject) = &upstream.resilience.eject else { continue };
+            let Some(it) = Search::new(plan, id, now) else { continue };
             for (endpoint, _) in (0_u16..).zip(&upstream.endpoints) {
-                let spot = Spot { upstream: id, endpoint };
-                let Some((sound, guard)) = plan.sound(spot, now) else { continue };
-                let rule = &sound.eject.breaker.rule;
+                let Some(guard) = it.guard(endpoint) else { continue };
+                let rule = &eject.breaker.rule;
                 let mut judge = Judge { rule, now, dice: &mut self.dice };
-                let may = || sound.may_eject(endpoint);
+                let may = || it.may_eject(endpoint);
                 guard.board().tick(&mut judge, &guard.local, &may);
             }
+            self.judge_outliers(&it);
         }
+        plan.survey(now);
     }
 
     pub(crate) fn seats(&self) -> impl Iterator<Item = (EndpointKey, u32)> {
         self.seats.iter().map(|(key, seats)| (*key, seats.taken.get()))
     }
-
-    fn pick(
-        &mut self,
-        plan: &Pinned,
-        id: UpstreamId,
-        upstream: &Upstream,
-        open: &dyn Fn(u16) -> bool,
-    ) -> Option<u16> {
-        match upstream.spread.balance {
-            Balance::RoundRobin => {
-                next(&plan.turns.get(id.index())?.at, &upstream.spread.turn, open)
-            }
-            Balance::P2c => self.less_busy(plan, upstream, open),
-            Balance::Weighted => self.by_weight(upstream, open),
-        }
-    }
-
-    /// The less busy, by weight, of two different endpoints picked at random.
-    fn less_busy(
-        &mut self,
-        plan: &Pinned,
-        upstream: &Upstream,
-        open: &dyn Fn(u16) -> bool,
-    ) -> Option<u16> {
-        let usable = |(_, e): &(u16, &Endpoint)| e.weight > 0;
-        let endpoints =
-            || (0_u16..).zip(&upstream.endpoints).filter(usable).filter(|(i, _)| open(*i));
-        let count = endpoints().count() as u64;
-        let first = self.dice.below(count);
-        let second = self.dice.below(count.saturating_sub(1));
-        let second = second + u64::from(second >= first);
-        let nth = |n: u64| endpoints().nth(usize::try_from(n).ok()?);
-        let (one, other) = (nth(first)?, nth(second));
-        let load = |(i, _): (u16, &Endpoint)| {
-            let seats = plan.seats.get(upstream.spread.first + usize::from(i));
-            seats.map_or(0, |seats| u64::from(seats.taken.get()) + 1)
-        };
-        let Some(other) = other else { return Some(one.0) };
-        // load / weight, without dividing
-        let (a, b) = (load(one) * u64::from(other.1.weight), load(other) * u64::from(one.1.weight));
-        Some(if b < a { other.0 } else { one.0 })
-    }
-
-    /// At random, by weight; when that one is not open, the next that is.
-    fn by_weight(&mut self, upstream: &Upstream, open: &dyn Fn(u16) -> bool) -> Option<u16> {
-        let sums = &upstream.spread.sums;
-        let throw = self.dice.below(sums.last().copied().unwrap_or(0));
-        let start = sums.partition_point(|sum| *sum <= throw);
-        let usable = |i: &usize| upstream.endpoints.get(*i).is_some_and(|e| e.weight > 0);
-        let places = (start..sums.len()).chain(0..start).filter(usable);
-        places.filter_map(|i| u16::try_from(i).ok()).find(|i| open(*i))
-    }
-}
-
-/// The endpoints of an upstream that takes failing ones out.
-struct Sound<'a> {
-    plan: &'a Pinned,
-    id: UpstreamId,
-    upstream: &'a Upstream,
-    eject: &'a Eject,
-    now: Instant,
-}
-
-impl Sound<'_> {
-    fn guard(&self, endpoint: u16) -> Option<&Guard> {
-        let place = self.upstream.spread.first + usize::from(endpoint);
-        self.plan.wards.get(place)?.as_deref()
-    }
-
-    fn out(&self, besides: Option<u16>) -> usize {
-        let endpoints = (0_u16..).zip(&self.upstream.endpoints).map(|(e, _)| e);
-        let others = endpoints.filter(|e| Some(*e) != besides);
-        others.filter(|e| self.guard(*e).is_some_and(|g| g.board().is_out(self.now))).count()
-    }
-
-    fn may_eject(&self, endpoint: u16) -> bool {
-        self.out(Some(endpoint)) < self.eject.out_max
-    }
-
-    fn panics(&self) -> bool {
-        let all = self.upstream.endpoints.len() as u64;
-        let sound = all - self.out(None) as u64;
-        sound * 1_000_000 < all * u64::from(self.eject.panic.0)
-    }
 }
 
 impl Pinned {
+    /// Makes room for what breakers count, before a request needs it.
+    fn prepare(&self) {
+        for (upstream, guard) in self.plan.upstreams.iter().zip(&self.guards) {
+            let (whole, eject) = (&upstream.resilience.breaker, &upstream.resilience.eject);
+            if let (Some(guard), Some(breaker)) = (guard, whole) {
+                guard.board().prepare(&breaker.rule);
+            }
+            let wards = self.wards.iter().skip(upstream.spread.first);
+            for ward in wards.take(upstream.endpoints.len()).flatten() {
+                if let Some(eject) = eject {
+                    ward.board().prepare(&eject.breaker.rule);
+                }
+            }
+        }
+    }
+
     pub(crate) fn guard(&self, id: UpstreamId) -> Option<&Guard> {
         self.guards.get(id.index())?.as_deref()
     }
@@ -437,12 +401,11 @@ impl Pinned {
         Some((guard, self.upstream(id)?.resilience.breaker.as_ref()?))
     }
 
-    fn sound(&self, spot: Spot, now: Instant) -> Option<(Sound<'_>, &Guard)> {
-        let upstream = self.upstream(spot.upstream)?;
-        let eject = upstream.resilience.eject.as_ref()?;
-        let guard = self.wards.get(upstream.spread.first + usize::from(spot.endpoint))?;
-        let sound = Sound { plan: self, id: spot.upstream, upstream, eject, now };
-        Some((sound, guard.as_deref()?))
+    fn sound(&self, spot: Spot, now: Instant) -> Option<(Search<'_>, &Guard)> {
+        let it = Search::new(self, spot.upstream, now)?;
+        it.eject()?;
+        let place = it.upstream.spread.first + usize::from(spot.endpoint);
+        Some((it, self.wards.get(place)?.as_deref()?))
     }
 
     pub(crate) fn endpoint(&self, spot: Spot) -> Option<&Endpoint> {
@@ -453,6 +416,9 @@ impl Pinned {
         if let Some(seats) = self.seats_at(spot) {
             seats.taken.set(seats.taken.get().saturating_add(1));
         }
+        for guard in self.counted(spot).into_iter().flatten() {
+            guard.load().fetch_add(1, Relaxed);
+        }
     }
 
     pub(crate) fn stand(&self, spot: Spot) {
@@ -460,12 +426,44 @@ impl Pinned {
             debug_assert!(seats.taken.get() > 0);
             seats.taken.set(seats.taken.get().saturating_sub(1));
         }
+        for guard in self.counted(spot).into_iter().flatten() {
+            guard.load().fetch_sub(1, Relaxed);
+        }
+    }
+
+    /// Where the requests at an endpoint are counted over all workers, if they have to be: its
+    /// own, and its upstream's.
+    fn counted(&self, spot: Spot) -> Option<[&Guard; 2]> {
+        let spread = &self.upstream(spot.upstream)?.spread;
+        let Rule::Hash(_) = spread.balance else { return None };
+        let own = self.wards.get(spread.first + usize::from(spot.endpoint))?.as_deref()?;
+        Some([own, self.guard(spot.upstream)?])
+    }
+
+    /// How long an endpoint took, where that matters.
+    fn learn(&self, spot: Spot, verdict: Verdict, now: Instant) {
+        let Some(upstream) = self.upstream(spot.upstream) else { return };
+        let Rule::PeakEwma { half_life_ns } = upstream.spread.balance else { return };
+        let Some(seats) = self.seats_at(spot) else { return };
+        match verdict {
+            Verdict::Responded { status: 500 | 502 | 503 | 504, .. } => {
+                seats.pace.failed(now, half_life_ns);
+            }
+            Verdict::Responded { took, timed: true, .. } | Verdict::Overtaken { took } => {
+                seats.pace.took(now, took, half_life_ns);
+            }
+            Verdict::Failed(failure) if failure != Failure::PoolFull => {
+                seats.pace.failed(now, half_life_ns);
+            }
+            Verdict::Responded { .. } | Verdict::Failed(_) | Verdict::Nothing => {}
+        }
     }
 
     /// Its health lets it be sent requests, or the upstream is in panic.
     fn is_fit(&self, spot: Spot) -> bool {
         let panic = || self.turns.get(spot.upstream.index()).is_some_and(|turn| turn.panic.get());
-        self.seats_at(spot).is_none_or(|seats| !seats.out.get()) || panic()
+        let Some(seats) = self.seats_at(spot) else { return true };
+        !seats.drained.get() && (!seats.out.get() || panic())
     }
 
     /// How long, in nanoseconds, it has been back; for good when it never was out.
@@ -478,13 +476,4 @@ impl Pinned {
         let first = self.upstream(spot.upstream)?.spread.first;
         self.seats.get(first + usize::from(spot.endpoint)).map(Rc::as_ref)
     }
-}
-
-/// The next in turn that is open; the turn goes on from there.
-fn next(turn: &Cell<usize>, order: &[u16], open: &dyn Fn(u16) -> bool) -> Option<u16> {
-    let start = turn.get();
-    let steps = (0..order.len()).map(|step| (start.wrapping_add(step)) % order.len());
-    let (at, endpoint) = steps.map(|at| (at, order[at])).find(|(_, endpoint)| open(*endpoint))?;
-    turn.set(at + 1);
-    Some(endpoint)
 }

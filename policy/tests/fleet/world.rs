@@ -7,7 +7,7 @@ use std::sync::Arc;
 use sluice_policy::Policy;
 use sluice_policy::decision::{Decision, Event};
 use sluice_policy::flight::{Ending, Finish, Flight};
-use sluice_policy::keeper::{Batch, Keeper};
+use sluice_policy::keeper::{ALL, Batch, Keeper};
 use sluice_policy::ledger::Ledger;
 use sluice_policy::mechanism::dice::Dice;
 use sluice_policy::mechanism::lease::Reply;
@@ -305,7 +305,7 @@ impl World {
         if !it.alive {
             return;
         }
-        if it.keeper.is_stuck(it.now(now)) {
+        if it.keeper.stuck(it.now(now)) != 0 {
             self.unlink(node);
         }
         let it = &mut self.nodes[node];
@@ -317,7 +317,7 @@ impl World {
     fn unlink(&mut self, node: usize) {
         let it = &mut self.nodes[node];
         it.linked = false;
-        it.keeper.unlinked(it.now(self.now));
+        it.keeper.unlinked(it.now(self.now), ALL);
         self.at(self.now + 50 * MS, Todo::Link { node });
     }
 
@@ -329,7 +329,7 @@ impl World {
         }
         if reachable {
             (it.linked, it.life) = (true, it.life + 1);
-            it.keeper.linked(it.now(self.now));
+            it.keeper.linked(it.now(self.now), ALL);
         } else {
             self.at(self.now + 50 * MS, Todo::Link { node });
         }

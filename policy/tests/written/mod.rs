@@ -10,7 +10,11 @@ use toml::{Table, Value};
 /// What is written, or the test's own mistake.
 fn draft(mut file: Table) -> Draft {
     let nodes = file.remove("nodes").map(|nodes| nodes.try_into().expect("a number"));
-    let mut draft = Draft { nodes, ..Draft::default() };
+    let zone = file.remove("zone").map(|zone| zone.try_into().expect("a text"));
+    let mut draft = Draft { nodes, zone, ..Draft::default() };
+    if let Some(shed) = file.remove("shed") {
+        draft.shed = shed.try_into().expect("bounds of the node");
+    }
     for (name, value) in section(&mut file, "upstream") {
         draft.upstreams.push((name, value.try_into().expect("an upstream")));
     }

@@ -1,11 +1,13 @@
 //! An HTTP/1 connection as the exchange in progress on it.
 
-use std::future::poll_fn;
+use std::future::{Future, poll_fn};
+use std::pin::pin;
 use std::rc::Rc;
 use std::task::{Context, Poll};
 
 use sluice_policy::flight::Finish;
 
+use super::kept::Rest;
 use super::{BodyState, Connection, Source};
 use crate::buffer::{self, HEADROOM, SMALL};
 use crate::cache::{Found, Recorder};
@@ -15,6 +17,8 @@ use crate::http::head::{Head, Version};
 use crate::http::parse::{Framing, ResponseHead};
 use crate::http::write::{self, Passport, ResponseExtras};
 use crate::http::{Exchange, Pending, Sent, Told};
+use crate::runtime::{Duct, End, Flow};
+use crate::sweep::Until;
 use crate::upstream::response::{Cut, Piece, Response};
 use crate::upstream::upload::UploadFault;
 
@@ -35,11 +39,16 @@ impl Exchange for Connection {
                 Pending::Whole(self.head.text.get(from..from + bytes).unwrap_or_default())
             }
             BodyState::Coming => Pending::Coming,
+            BodyState::Back { .. } if self.kept.is_some() => Pending::Again,
             BodyState::Away | BodyState::Back { .. } => Pending::Taken,
         }
     }
 
-    fn take_body(&mut self, bytes_max: Option<u64>) -> Option<Source> {
+    fn take_body(&mut self, bytes_max: Option<u64>, keep: u32) -> Option<Source> {
+        self.keep = keep;
+        if let Some(rest) = self.kept.take() {
+            return self.resume_body(rest, bytes_max);
+        }
         if self.body != BodyState::Coming {
             return None;
         }
@@ -65,21 +74,34 @@ impl Exchange for Connection {
             first,
             bytes_max,
             self.current.config.server.read_timeout,
+            keep,
         ))
     }
 
     fn give_body(&mut self, source: Source) {
         self.body = BodyState::Back { received: source.received, whole: source.done };
-        self.closing |= !source.done;
         self.head.text.extend_from_slice(&source.excess);
-        self.reader = Some(source.reader);
+        let (reader, rest) = source.part();
+        self.reader = Some(reader);
+        self.kept = rest;
+        if self.keep == 0 {
+            self.let_go();
+        }
+        let whole = matches!(self.body, BodyState::Back { whole: true, .. });
+        self.closing |= !whole && self.kept.is_none();
     }
 
     fn poll_gone(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         let Some(reader) = self.reader.as_mut() else { return Poll::Pending };
-        if self.ahead.is_some() || self.ended || self.body == BodyState::Coming {
+        // Behind a piece that nobody takes yet, nothing can be seen.
+        if self.ahead.is_some() || self.ended {
             return Poll::Pending;
         }
+        let coming = match self.body {
+            BodyState::Coming => true,
+            BodyState::Back { whole, .. } => !whole && self.kept.is_some(),
+            BodyState::Nothing | BodyState::Whole { .. } | BodyState::Away => false,
+        };
         if !reader.armed() {
             // With headroom: what it brings may turn out to be a piece of the next body.
             reader.arm(buffer::with_headroom(self.worker.buffers.small()));
@@ -91,8 +113,8 @@ impl Exchange for Connection {
                 Poll::Pending
             }
             // Who asked for one response alone, or for several at once, may have closed its own
-            // side to say that it was all.
-            Ok(_) if !self.head.keep_alive || self.pipelined || self.has_more() => {
+            // side to say that it was all. Not so amid a body.
+            Ok(_) if !coming && (!self.head.keep_alive || self.pipelined || self.has_more()) => {
                 self.ended = true;
                 Poll::Pending
             }
@@ -119,6 +141,7 @@ impl Exchange for Connection {
         told: Told<'_>,
         mut recorder: Option<&mut Recorder<'_>>,
     ) -> Sent {
+        self.let_go();
         let old = self.head.version == Version::Http10;
         let (encoder, close) = match response.framing() {
             Framing::None | Framing::Length(_) => (Encoder::Plain, false),
@@ -178,6 +201,7 @@ impl Exchange for Connection {
     }
 
     async fn answer(&mut self, page: &Page, told: Told<'_>) -> Sent {
+        self.let_go();
         let stays = self.can_stay() && !page.close;
         self.closing |= !stays;
         let old = self.head.version == Version::Http10;
@@ -216,6 +240,25 @@ impl Exchange for Connection {
 const HEAD_AND_MORE: usize = SMALL - 2048;
 
 impl Connection {
+    /// The body from its beginning, after it was sent in vain.
+    fn resume_body(&mut self, mut rest: Rest, bytes_max: Option<u64>) -> Option<Source> {
+        let reader = self.reader.take()?;
+        if !rest.done
+            && let Some(ahead) = self.ahead.take()
+        {
+            match &mut rest.first {
+                Some(first) => {
+                    first.extend_from_slice(&ahead[HEADROOM..]);
+                    self.worker.buffers.give(ahead);
+                }
+                None => rest.first = Some(ahead),
+            }
+        }
+        self.body = BodyState::Away;
+        let timeout = self.current.config.server.read_timeout;
+        Some(Source::resume(rest, reader, Rc::clone(&self.watch), bytes_max, timeout))
+    }
+
     /// Pass pieces on as they come, each read only after the last was written. Returns the payload
     /// passed, and how it ended.
     async fn stream(
@@ -225,6 +268,10 @@ impl Connection {
         mut recorder: Option<&mut Recorder<'_>>,
     ) -> (u64, Finish) {
         let worker = Rc::clone(&self.worker);
+        let plain = encoder == Encoder::Plain && response.upload.is_none() && recorder.is_none();
+        if plain && let Some(duct) = response.duct(&worker, &self.writer) {
+            return self.splice(response, duct).await;
+        }
         let mut bytes = 0;
         let mut spare = Some(worker.buffers.large());
         let finish = loop {
@@ -257,6 +304,47 @@ impl Connection {
             worker.buffers.give(spare);
         }
         (bytes, finish)
+    }
+
+    /// Pass the rest on unseen. Returns the payload passed, and how it ended.
+    async fn splice(&mut self, response: &mut Response, mut duct: Duct) -> (u64, Finish) {
+        let worker = Rc::clone(&self.worker);
+        let finish = loop {
+            match duct.run() {
+                Ok(Flow::Done) => break Finish::Whole,
+                Ok(Flow::Burst) => worker.turns.pass().await,
+                Ok(Flow::Waits(End::From)) => {
+                    response.watch(&worker);
+                    let mut ready = pin!(duct.ready(End::From));
+                    let gone = poll_fn(|cx| match ready.as_mut().poll(cx) {
+                        Poll::Ready(()) => Poll::Ready(false),
+                        Poll::Pending => self.poll_gone(cx).map(|()| true),
+                    });
+                    if gone.await {
+                        break Finish::ClientGone;
+                    }
+                    if !response.unwatch() {
+                        worker.cells.upstream_cut.add(1);
+                        break Finish::UpstreamCut;
+                    }
+                }
+                Ok(Flow::Waits(End::To)) => {
+                    let timeout = self.current.config.server.write_timeout;
+                    self.taking.set(worker.now().at, timeout, Until::Both);
+                    duct.ready(End::To).await;
+                    self.taking.clear();
+                }
+                Err((End::From, _)) => {
+                    worker.cells.upstream_cut.add(1);
+                    break Finish::UpstreamCut;
+                }
+                Err((End::To, _)) => break Finish::ClientGone,
+            }
+        };
+        let moved = duct.moved;
+        response.passed(moved);
+        worker.pipes.give(duct);
+        (moved, finish)
     }
 
     /// None: the client has left.

@@ -2,6 +2,7 @@
 
 use core::time::Duration;
 
+use crate::mechanism::breaker::Cause;
 use crate::mechanism::window::Counts;
 use crate::time::nanos;
 use crate::unit::Ratio;
@@ -19,6 +20,8 @@ pub(crate) struct Rule {
     pub(crate) requests_min: u32,
     /// A tenth of the time that is looked back.
     pub(crate) bucket: Duration,
+    /// So many of the last calls are looked at, whenever they were; None: those of a time.
+    pub(crate) calls: Option<u32>,
     /// Open for so long the first time, twice as long each time after,
     pub(crate) open: Duration,
     /// but at most so long.
@@ -40,19 +43,31 @@ impl Rule {
 /// The end of the ramp.
 pub(super) const DONE: u64 = u64::MAX;
 
-pub(super) fn too_many(rule: &Rule, counts: Counts, streak: u64, requests_min: u32) -> bool {
+/// Why it is to open; None when it is not.
+pub(super) fn too_many(
+    rule: &Rule,
+    counts: Counts,
+    streak: u64,
+    requests_min: u32,
+) -> Option<Cause> {
     const WHOLE: u64 = 1_000_000;
     let reached = |part: u32, share: Ratio| {
         part > 0 && u64::from(part) * WHOLE >= u64::from(counts.total) * u64::from(share.0)
     };
-    let enough = counts.total >= requests_min;
-    rule.consecutive.is_some_and(|most| streak >= u64::from(most))
-        || enough && rule.errors.is_some_and(|share| reached(counts.bad, share))
-        || enough && rule.slow.is_some_and(|(_, share)| reached(counts.slow, share))
+    let Counts { total, bad, slow } = counts;
+    let enough = total >= requests_min;
+    if rule.consecutive.is_some_and(|most| streak >= u64::from(most)) {
+        return Some(Cause::Streak(u32::try_from(streak).unwrap_or(u32::MAX)));
+    }
+    if enough && rule.errors.is_some_and(|share| reached(bad, share)) {
+        return Some(Cause::Errors { bad, total });
+    }
+    let slowed = enough && rule.slow.is_some_and(|(_, share)| reached(slow, share));
+    slowed.then_some(Cause::Slow { slow, total })
 }
 
 /// How many of a hundred requests are let through that long after the probes went well.
-pub(super) fn share(age: Duration, rule: &Rule) -> u64 {
+pub(crate) fn share(age: Duration, rule: &Rule) -> u64 {
     let step = nanos(age) / nanos(rule.ramp).max(1);
     match step {
         0 => 10,

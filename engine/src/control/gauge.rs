@@ -1,0 +1,70 @@
+//! Tells the node how busy the machine is, once a second, for those who shed by it.
+
+use std::fs;
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::desk::Desk;
+
+const EVERY: Duration = Duration::from_secs(1);
+
+/// Until the process ends.
+pub(crate) async fn keep(desk: Arc<Desk>) {
+    let mut last = times();
+    loop {
+        tokio::time::sleep(EVERY).await;
+        let now = times();
+        let load = fs::read_to_string("/proc/loadavg").ok().and_then(|text| load(&text));
+        let cpu = last.zip(now).map_or(0, |(last, now)| busy(last, now));
+        desk.fleet().ledger().weigh(cpu, load.unwrap_or(0));
+        last = now;
+    }
+}
+
+/// Ticks that all processors have spent: idle, and in all.
+type Times = (u64, u64);
+
+fn times() -> Option<Times> {
+    stat(&fs::read_to_string("/proc/stat").ok()?)
+}
+
+/// The first line of proc(5)'s `stat`: user nice system idle iowait irq softirq steal. What guests
+/// used is in user already.
+fn stat(text: &str) -> Option<Times> {
+    let numbers = text.lines().next()?.strip_prefix("cpu ")?.split_ascii_whitespace().take(8);
+    let numbers: Vec<u64> = numbers.map(str::parse).collect::<Result<_, _>>().ok()?;
+    let idle = numbers.get(3)? + numbers.get(4).unwrap_or(&0);
+    Some((idle, numbers.iter().sum()))
+}
+
+/// In thousandths.
+fn busy((idle, all): Times, (idle_now, all_now): Times) -> u32 {
+    let (idle, all) = (idle_now.saturating_sub(idle), all_now.saturating_sub(all));
+    let busy = (all.saturating_sub(idle) * 1_000).checked_div(all).unwrap_or(0);
+    u32::try_from(busy).unwrap_or(1_000)
+}
+
+/// The average over one minute, in thousandths.
+fn load(text: &str) -> Option<u32> {
+    let (whole, part) = text.split_ascii_whitespace().next()?.split_once('.')?;
+    let hundredths: u32 = part.get(..2)?.parse().ok()?;
+    whole.parse::<u32>().ok()?.checked_mul(1_000)?.checked_add(hundredths * 10)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_kernel_s_lines_are_understood() {
+        let text = "cpu  100 5 45 800 40 3 7 0 9 0\ncpu0 1 2 3 4 5 6 7 8 9 10\n";
+        assert_eq!(stat(text), Some((840, 1000)));
+        assert_eq!(stat("intr 5"), None);
+        assert_eq!(busy((840, 1000), (840, 1100)), 1_000);
+        assert_eq!(busy((840, 1000), (890, 1100)), 500);
+        assert_eq!(busy((840, 1000), (840, 1000)), 0);
+        assert_eq!(load("12.34 5.00 1.00 3/200 12345\n"), Some(12_340));
+        assert_eq!(load(""), None);
+        assert!(times().is_some() && fs::read_to_string("/proc/loadavg").is_ok());
+    }
+}

@@ -1,0 +1,177 @@
+//! Waiting for a request's head, and understanding it.
+
+use sluice_policy::facts::Body;
+
+use super::{BodyState, Connection};
+use crate::buffer::HEADROOM;
+use crate::http::parse::{self, BadHead, Scan, Scanned};
+use crate::http::rest::REST_AFTER;
+use crate::http::write::Passport;
+use crate::http::{deadline, forward};
+use crate::runtime::{SPARE, given_up};
+use crate::sweep::Until;
+
+/// What reading a head came to.
+pub(super) enum Arrival {
+    Head,
+    Bad(BadHead),
+    /// Nothing more comes: closed, or silent for too long between requests.
+    Over,
+    /// Nothing has come for a while, but may.
+    Rest,
+}
+
+/// What came of waiting for bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Came {
+    Some,
+    Nothing,
+    /// The wait was given up.
+    NotYet,
+}
+
+impl Connection {
+    /// Wait for a whole head and understand it.
+    pub(super) async fn arrive(&mut self) -> Arrival {
+        let mut scan = Scan::default();
+        if !self.head.text.is_empty() {
+            // Pipelined: it was here before there was anything to wait for.
+            self.current = self.worker.current();
+        }
+        loop {
+            match scan.run(&self.head.text) {
+                Scanned::Head(end) if end <= self.current.head_bytes => {
+                    return self.understand(end);
+                }
+                Scanned::BareLf => return bad(400, "request.malformed"),
+                // Too long: which part of it says which status.
+                Scanned::Head(_) => return self.too_long(),
+                Scanned::More if self.head.text.len() >= self.current.head_bytes => {
+                    return self.too_long();
+                }
+                Scanned::More => {}
+            }
+            let empty = self.head.text.is_empty();
+            let Some(until) = self.watch_for_more() else { return bad(408, "request.slow") };
+            let came = self.read_on().await;
+            // Also when the last bytes came with the deadline: nothing can be read after it.
+            if until == Until::Read && self.watch.fired() {
+                return bad(408, "request.slow");
+            }
+            match came {
+                Came::Some => {}
+                Came::Nothing => return Arrival::Over,
+                Came::NotYet => return Arrival::Rest,
+            }
+            if empty {
+                // The first byte starts the head's own clock.
+                self.due = None;
+                self.current = self.worker.current();
+            }
+        }
+    }
+
+    /// Set the deadline for what comes next. None: it has passed while a head was coming.
+    fn watch_for_more(&mut self) -> Option<Until> {
+        let now = self.worker.now_cached().at;
+        let server = &self.current.config.server;
+        let empty = self.head.text.is_empty();
+        let due = *self.due.get_or_insert_with(|| {
+            // A client that has said nothing yet may be one that never will.
+            now + if empty && !self.first { server.idle_timeout } else { server.header_timeout }
+        });
+        let left = due.since(now);
+        if left.is_zero() && !empty {
+            return None;
+        }
+        let (span, until) = match empty {
+            _ if left > REST_AFTER && self.worker.resting.open() => (REST_AFTER, Until::Rest),
+            true => (left, Until::Idle),
+            false => (left, Until::Read),
+        };
+        self.watch.set(now, span, until);
+        Some(until)
+    }
+
+    fn too_long(&self) -> Arrival {
+        let line = memchr::memchr(b'\n', &self.head.text).unwrap_or(self.head.text.len());
+        match line < self.current.head_bytes {
+            true => bad(431, "request.head"),
+            false => bad(414, "request.target"),
+        }
+    }
+
+    /// Append what comes next to the head's text.
+    async fn read_on(&mut self) -> Came {
+        if let Some(ahead) = self.ahead.take() {
+            self.append(ahead);
+            return Came::Some;
+        }
+        let Some(reader) = self.reader.as_mut().filter(|_| !self.ended) else {
+            return Came::Nothing;
+        };
+        // Armed already: to notice that the client leaves, into a buffer of its own.
+        let apart = reader.armed();
+        if !apart {
+            let mut text = std::mem::take(&mut self.head.text);
+            if text.capacity() == 0 {
+                text = self.worker.buffers.small();
+            }
+            text.reserve(SPARE + 1);
+            reader.arm(text);
+        }
+        let (result, buffer) = reader.armed_read().await;
+        let came = match result {
+            Ok(n) if n > 0 => Came::Some,
+            Err(e) if given_up(&e) => Came::NotYet,
+            Ok(_) | Err(_) => Came::Nothing,
+        };
+        self.ended = came == Came::Nothing;
+        match apart {
+            true => self.append(buffer),
+            false => self.head.text = buffer,
+        }
+        self.worker.tick_clock();
+        came
+    }
+
+    /// Append what a read apart brought.
+    fn append(&mut self, mut buffer: Vec<u8>) {
+        if self.head.text.is_empty() {
+            buffer.drain(..HEADROOM);
+            std::mem::swap(&mut self.head.text, &mut buffer);
+        } else {
+            self.head.text.extend_from_slice(&buffer[HEADROOM..]);
+        }
+        self.worker.buffers.give(buffer);
+    }
+
+    fn understand(&mut self, end: usize) -> Arrival {
+        self.watch.clear();
+        self.due = None;
+        if let Err(bad) = parse::request(&mut self.head, end, self.current.head_rules()) {
+            return Arrival::Bad(bad);
+        }
+        let here = self.head.text.len() - end;
+        self.body = match self.head.body {
+            Body::Empty => BodyState::Nothing,
+            Body::Length(n) if n <= here as u64 => {
+                BodyState::Whole { bytes: usize::try_from(n).unwrap_or(here) }
+            }
+            Body::Length(_) | Body::Unknown => BodyState::Coming,
+        };
+        self.closing = !self.head.keep_alive;
+        self.current.strip_identity(&mut self.head);
+        if let Some(header) = &self.current.config.server.deadline_header {
+            deadline::read(&mut self.head, header);
+        }
+        let trusted = &self.current.config.server.trusted_proxies;
+        let from = forward::client(self.peer.ip(), self.head.headers(), trusted);
+        self.passport = Some(Passport::new(&self.worker.ids, &self.head, self.peer.ip(), from));
+        Arrival::Head
+    }
+}
+
+fn bad(status: u16, code: &'static str) -> Arrival {
+    Arrival::Bad(BadHead { status, code })
+}

@@ -1,0 +1,165 @@
+//! Connections at rest: no task and no buffers, only a descriptor in the worker's readiness set.
+//!
+//! A client that says nothing for [`REST_AFTER`] is put here, between requests or amid a head, and
+//! goes on where it was as soon as it says more or its time is up.
+
+use std::cell::{Cell, RefCell};
+use std::net::SocketAddr;
+use std::os::fd::OwnedFd;
+use std::rc::Rc;
+use std::time::Duration;
+
+use sluice_policy::time::Instant;
+
+use crate::accept::{self, Ticket};
+use crate::observe::cells::Cells;
+use crate::runtime::{Readiness, has_ended};
+use crate::sys;
+use crate::worker::Worker;
+
+/// Long enough that a busy connection never pays for coming and going, short enough that many that
+/// say nothing do not pile up.
+pub(crate) const REST_AFTER: Duration = Duration::from_millis(500);
+
+/// Places are looked at in this order of time; see [`Resting::sweep`].
+const SWEEP_EVERY: Duration = Duration::from_millis(250);
+
+/// When so many have come to rest, their memory is given back to the system.
+const CROWD: usize = 1024;
+
+/// Fewer hold too little to be worth a look.
+const SOME: usize = 64;
+
+/// All connections of one worker that are at rest.
+#[derive(Debug, Default)]
+pub(crate) struct Resting {
+    ready: RefCell<Option<Rc<Readiness>>>,
+    places: RefCell<Places>,
+    swept: Cell<Instant>,
+    /// Since freed memory was last given back; and as of the last look.
+    rested: Cell<usize>,
+    rested_before: Cell<usize>,
+}
+
+#[derive(Debug, Default)]
+struct Places {
+    taken: Vec<Option<Rest>>,
+    free: Vec<u32>,
+}
+
+/// What is left of a connection while nothing happens on it.
+#[derive(Debug)]
+pub(crate) struct Rest {
+    pub(crate) descriptor: OwnedFd,
+    pub(crate) ticket: Ticket,
+    pub(crate) peer: SocketAddr,
+    /// What of a head has come.
+    pub(crate) text: Box<[u8]>,
+    /// It has asked for nothing yet.
+    pub(crate) first: bool,
+    /// What it was waiting for must have come by then.
+    pub(crate) due: Instant,
+    pub(crate) since: Instant,
+}
+
+impl Resting {
+    /// From now on connections can rest, and the caller has them go on that `ready` tells.
+    pub(crate) fn start(&self, ready: &Rc<Readiness>) {
+        self.ready.replace(Some(Rc::clone(ready)));
+    }
+
+    /// Whether connections can rest here.
+    pub(crate) fn open(&self) -> bool {
+        self.ready.borrow().is_some()
+    }
+
+    /// Put one to rest. If the kernel can't watch it, it is closed.
+    pub(crate) fn take(&self, cells: &Cells, rest: Rest) {
+        let Some(ready) = self.ready.borrow().clone() else { return };
+        let mut places = self.places.borrow_mut();
+        let place = places.free.pop().unwrap_or_else(|| {
+            places.taken.push(None);
+            u32::try_from(places.taken.len() - 1).unwrap_or(u32::MAX)
+        });
+        match ready.watch(&rest.descriptor, place.into()) {
+            Ok(()) => {
+                self.rested.set(self.rested.get() + 1);
+                places.taken[place as usize] = Some(rest);
+                cells.connections_resting.set(places.resting());
+            }
+            Err(_) => places.free.push(place),
+        }
+    }
+
+    /// These have something to be read.
+    pub(crate) fn wake(&self, worker: &Rc<Worker>, tokens: &mut Vec<u64>) {
+        for place in tokens.drain(..).filter_map(|token| u32::try_from(token).ok()) {
+            let mut places = self.places.borrow_mut();
+            let rest = places.leave(place);
+            worker.cells.connections_resting.set(places.resting());
+            drop(places);
+            // One that has left leaves without waking anybody.
+            if let Some(rest) = rest.filter(|rest| !has_ended(&rest.descriptor)) {
+                accept::go_on(worker, rest);
+            }
+        }
+    }
+
+    /// Those whose time is up are closed, or told so if a head has begun to come. `drain`: so are
+    /// those that have been silent for so long.
+    pub(crate) fn sweep(&self, worker: &Rc<Worker>, now: Instant, drain: Option<Duration>) {
+        if now < self.swept.get() + SWEEP_EVERY {
+            return;
+        }
+        self.swept.set(now);
+        let mut late = Vec::new();
+        let mut places = self.places.borrow_mut();
+        for place in 0..places.taken.len() {
+            let Some(rest) = &places.taken[place] else { continue };
+            let leaves = rest.text.is_empty() && drain.is_some_and(|span| rest.since + span <= now);
+            if rest.due <= now || leaves {
+                let place = u32::try_from(place).unwrap_or(u32::MAX);
+                late.extend(places.leave(place).filter(|rest| !rest.text.is_empty()));
+            }
+        }
+        worker.cells.connections_resting.set(places.resting());
+        places.shrink();
+        drop(places);
+        for rest in late {
+            accept::go_on(worker, rest);
+        }
+        self.give_back(worker);
+    }
+}
+
+impl Resting {
+    /// Give memory back when a crowd has come to rest, or some have and nobody else does.
+    fn give_back(&self, worker: &Worker) {
+        let (rested, before) = (self.rested.get(), self.rested_before.get());
+        self.rested_before.set(rested);
+        if rested >= CROWD || rested >= SOME && rested == before {
+            self.rested.set(0);
+            worker.buffers.release();
+            sys::trim();
+        }
+    }
+}
+
+impl Places {
+    fn leave(&mut self, place: u32) -> Option<Rest> {
+        let rest = self.taken.get_mut(place as usize)?.take()?;
+        self.free.push(place);
+        Some(rest)
+    }
+
+    fn resting(&self) -> u64 {
+        (self.taken.len() - self.free.len()) as u64
+    }
+
+    /// The memory of a crowd goes with it.
+    fn shrink(&mut self) {
+        if self.free.len() == self.taken.len() && !self.taken.is_empty() {
+            *self = Self::default();
+        }
+    }
+}

@@ -1,0 +1,66 @@
+//! Many descriptors that nobody reads from, watched by one wait.
+
+use std::io;
+use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
+use std::os::unix::net::UnixStream;
+
+use rustix::event::epoll::{self, CreateFlags, Event, EventData, EventFlags};
+use rustix::io::Errno;
+use rustix::time::Timespec;
+
+/// An epoll instance of our own, beside the worker's driver and watched through it. A descriptor in
+/// it costs this process no memory.
+#[derive(Debug)]
+pub(crate) struct Readiness {
+    /// The instance, in the only clothes in which the driver waits for anything's readiness.
+    epoll: monoio::net::UnixStream,
+}
+
+/// Looked at in one go.
+const EVENTS: usize = 128;
+
+impl Readiness {
+    /// # Errors
+    /// When there are no descriptors.
+    pub(crate) fn new() -> io::Result<Self> {
+        let epoll = epoll::create(CreateFlags::CLOEXEC)?;
+        Ok(Self { epoll: monoio::net::UnixStream::from_std(UnixStream::from(epoll))? })
+    }
+
+    /// Tell once when `descriptor` has something to be read, or has ended. A closed descriptor is
+    /// forgotten.
+    ///
+    /// # Errors
+    /// When the kernel has no memory for it, or the user watches too many.
+    pub(crate) fn watch(&self, descriptor: &OwnedFd, token: u64) -> io::Result<()> {
+        let flags = EventFlags::IN | EventFlags::RDHUP | EventFlags::ONESHOT;
+        let data = EventData::new_u64(token);
+        match epoll::add(self.instance(), descriptor, data, flags) {
+            // It was here before, and has been told.
+            Err(Errno::EXIST) => epoll::modify(self.instance(), descriptor, data, flags)?,
+            added => added?,
+        }
+        Ok(())
+    }
+
+    /// Wait for some, and add their tokens to `tokens`.
+    pub(crate) async fn some(&self, tokens: &mut Vec<u64>) {
+        let mut events = [const { std::mem::MaybeUninit::<Event>::uninit() }; EVENTS];
+        loop {
+            let now = Some(&Timespec { tv_sec: 0, tv_nsec: 0 });
+            // An error (a signal) leaves what is ready for the next look.
+            if let Ok((events, _)) = epoll::wait(self.instance(), &mut events, now) {
+                tokens.extend(events.iter().map(|event| event.data.u64()));
+            }
+            if !tokens.is_empty() {
+                return;
+            }
+            let _ = self.epoll.readable(false).await;
+        }
+    }
+
+    fn instance(&self) -> BorrowedFd<'_> {
+        // SAFETY: the instance is open for as long as it is borrowed.
+        unsafe { BorrowedFd::borrow_raw(self.epoll.as_raw_fd()) }
+    }
+}

@@ -1,0 +1,137 @@
+//! Sockets on every driver that this machine has.
+
+use std::io::{Read, Write};
+
+use super::*;
+use crate::runtime::{Wanted, block_on, sleep};
+
+/// Every driver this machine has.
+fn on_every_driver<F: Future<Output = ()>>(test: impl Fn(Driver) -> F) {
+    let mut ran = 0;
+    for driver in Driver::LADDER {
+        ran += usize::from(block_on(Wanted::Only(driver), |d, _| test(d)).is_ok());
+    }
+    assert!(ran > 0, "epoll at least");
+}
+
+fn pair(driver: Driver) -> (Listener, SocketAddr) {
+    let std = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = std.local_addr().unwrap();
+    (Listener::new(std, driver).unwrap(), address)
+}
+
+async fn accepted(driver: Driver) -> (std::net::TcpStream, Socket) {
+    let (listener, address) = pair(driver);
+    let client = std::net::TcpStream::connect(address).unwrap();
+    let (socket, _) = listener.accept(&Stop::default()).await.unwrap().unwrap();
+    (client, socket)
+}
+
+#[test]
+fn a_read_that_nobody_waits_for_any_more_loses_nothing() {
+    on_every_driver(|driver| async move {
+        let (mut client, mut socket) = accepted(driver).await;
+        socket.reader.arm(Vec::with_capacity(64));
+        let gave_up =
+            monoio::time::timeout(Duration::from_millis(5), socket.reader.armed_read()).await;
+        assert!(gave_up.is_err(), "nothing was sent yet");
+        client.write_all(b"hello").unwrap();
+        let (result, buffer) = socket.reader.armed_read().await;
+        assert_eq!((result.unwrap(), &buffer[..]), (5, &b"hello"[..]), "{driver:?}");
+    });
+}
+
+#[test]
+fn shutting_wakes_a_pending_read() {
+    on_every_driver(|driver| async move {
+        let (client, mut socket) = accepted(driver).await;
+        let shutter = socket.shutter.clone();
+        drop(spawn_shut(shutter));
+        let (result, _) = socket.reader.read(Vec::with_capacity(64)).await;
+        assert_eq!(result.unwrap(), 0, "{driver:?}");
+        drop(client);
+    });
+}
+
+#[test]
+fn shutting_wakes_a_pending_write() {
+    on_every_driver(|driver| async move {
+        let (client, mut socket) = accepted(driver).await;
+        drop(spawn_shut(socket.shutter.clone()));
+        // More than both socket buffers hold, and a client that never reads.
+        let (result, _) = socket.writer.write_all(vec![0; 64 << 20], 0, || ()).await;
+        assert!(result.is_err(), "{driver:?}");
+        drop(client);
+    });
+}
+
+fn spawn_shut(shutter: Shutter) -> crate::runtime::Task<()> {
+    crate::runtime::spawn(async move {
+        sleep(Duration::from_millis(5)).await;
+        shutter.shut(Shutdown::Both);
+    })
+}
+
+#[test]
+fn stopping_ends_a_pending_accept() {
+    on_every_driver(|driver| async move {
+        let (listener, _) = pair(driver);
+        let stop = Rc::new(Stop::default());
+        let later = Rc::clone(&stop);
+        drop(crate::runtime::spawn(async move {
+            sleep(Duration::from_millis(5)).await;
+            later.stop();
+        }));
+        assert!(listener.accept(&stop).await.unwrap().is_none(), "{driver:?}");
+    });
+}
+
+#[test]
+fn connections_that_wait_when_accepting_stops_are_not_lost() {
+    on_every_driver(|driver| async move {
+        let (listener, address) = pair(driver);
+        let mut clients: Vec<_> =
+            (0..3).map(|_| std::net::TcpStream::connect(address).unwrap()).collect();
+        let stop = Stop::default();
+        stop.stop();
+        assert!(listener.accept(&stop).await.unwrap().is_none());
+        let mut waiting = 0;
+        while let Some((mut socket, _)) = listener.accept_waiting() {
+            waiting += 1;
+            let (result, _) = socket.writer.write_all(b"hello".to_vec(), 0, || ()).await;
+            result.unwrap();
+        }
+        assert_eq!(waiting, 3, "{driver:?}");
+        for client in &mut clients {
+            client.read_exact(&mut [0; 5]).unwrap();
+        }
+    });
+}
+
+#[test]
+fn a_bell_rings_across_threads() {
+    on_every_driver(|driver| async move {
+        let (here, mut there) = std::os::unix::net::UnixStream::pair().unwrap();
+        let mut bell = Bell::new(here, driver).unwrap();
+        let thread = std::thread::spawn(move || {
+            there.write_all(&[1]).unwrap();
+            there
+        });
+        assert!(bell.rung().await, "{driver:?}");
+        drop(thread.join().unwrap());
+        assert!(!bell.rung().await, "{driver:?}: the other end is gone");
+    });
+}
+
+#[test]
+fn bytes_written_arrive_in_order() {
+    on_every_driver(|driver| async move {
+        let (mut client, mut socket) = accepted(driver).await;
+        let (result, _) = socket.writer.write_all(b"xxhello".to_vec(), 2, || ()).await;
+        result.unwrap();
+        socket.writer.finish().await;
+        let mut got = String::new();
+        client.read_to_string(&mut got).unwrap();
+        assert_eq!(got, "hello", "{driver:?}");
+    });
+}

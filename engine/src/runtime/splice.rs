@@ -1,0 +1,173 @@
+//! Bytes from one socket to another without a copy through this process: splice(2) over a pipe.
+//!
+//! Called directly, never blocking; the driver is asked only for readiness. (Handed to a ring, a
+//! splice that has to wait takes a kernel thread for as long.)
+
+use std::cell::RefCell;
+use std::io;
+use std::os::fd::OwnedFd;
+
+use rustix::fs::{OFlags, fcntl_setfl};
+use rustix::io::Errno;
+use rustix::pipe::{PipeFlags, SpliceFlags, fcntl_setpipe_size, pipe_with, splice};
+
+use super::socket::{Stream, descriptor};
+
+/// What a pipe is asked to hold; the kernel may grant less.
+const PIPE_BYTES: usize = 256 * 1024;
+
+/// Spare pipes kept for the next taker; each is two descriptors.
+const SPARES_MAX: usize = 16;
+
+/// Moved at most before others have their turn.
+const BURST: u64 = 1 << 20;
+
+/// One worker's spare pipes, all of them empty.
+#[derive(Debug, Default)]
+pub(crate) struct Pipes {
+    spare: RefCell<Vec<Pipe>>,
+}
+
+#[derive(Debug)]
+struct Pipe {
+    read: OwnedFd,
+    write: OwnedFd,
+    capacity: usize,
+}
+
+/// A known number of bytes on their way from one socket to another. Nothing else may read from the
+/// one or write to the other meanwhile.
+#[derive(Debug)]
+pub(crate) struct Duct {
+    from: Stream,
+    to: Stream,
+    pipe: Pipe,
+    /// Still to be taken from `from`.
+    left: u64,
+    /// In the pipe.
+    held: usize,
+    /// Given to `to`.
+    pub(crate) moved: u64,
+}
+
+/// Which socket.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum End {
+    From,
+    To,
+}
+
+/// How far it went.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Flow {
+    /// Until this end is [`Duct::ready`].
+    Waits(End),
+    /// Others are to have their turn.
+    Burst,
+    Done,
+}
+
+impl Pipes {
+    /// None when the process has no descriptors left: then bytes are to be copied.
+    pub(super) fn duct(&self, from: Stream, to: Stream, left: u64) -> Option<Duct> {
+        let pipe = match self.spare.borrow_mut().pop() {
+            Some(pipe) => pipe,
+            None => Pipe::new().ok()?,
+        };
+        // Rings leave it off; their sends and receives take no notice of it. Without it a splice
+        // blocks the whole worker.
+        for stream in [&from, &to] {
+            fcntl_setfl(descriptor(stream), OFlags::RDWR | OFlags::NONBLOCK).ok()?;
+        }
+        Some(Duct { from, to, pipe, left, held: 0, moved: 0 })
+    }
+
+    /// A pipe that still holds something is closed with it.
+    pub(crate) fn give(&self, duct: Duct) {
+        let mut spare = self.spare.borrow_mut();
+        if duct.held == 0 && spare.len() < SPARES_MAX {
+            spare.push(duct.pipe);
+        }
+    }
+}
+
+impl Pipe {
+    fn new() -> io::Result<Self> {
+        let (read, write) = pipe_with(PipeFlags::CLOEXEC | PipeFlags::NONBLOCK)?;
+        // Refused where a user's pipes are bounded: then it is as large as the kernel likes.
+        let _ = fcntl_setpipe_size(&write, PIPE_BYTES);
+        let capacity = rustix::pipe::fcntl_getpipe_size(&write)?;
+        Ok(Self { read, write, capacity })
+    }
+}
+
+impl Duct {
+    /// Move what can be moved now.
+    ///
+    /// # Errors
+    /// Which end broke, and how; an early end of `from` is `UnexpectedEof`.
+    pub(crate) fn run(&mut self) -> Result<Flow, (End, io::Error)> {
+        let target = self.moved + BURST;
+        let mut ended = false;
+        loop {
+            let mut empty = ended;
+            if !ended && self.left > 0 && self.held < self.pipe.capacity {
+                match self.fill() {
+                    Ok(0) => (ended, empty) = (true, true),
+                    Ok(_) => {}
+                    // No bytes, or no room: what is held tells.
+                    Err(Errno::AGAIN) => empty = true,
+                    Err(Errno::INTR) => continue,
+                    Err(e) => return Err((End::From, e.into())),
+                }
+            }
+            if self.held == 0 {
+                return match (self.left, ended, empty) {
+                    (0, ..) => Ok(Flow::Done),
+                    (_, true, _) => Err((End::From, io::ErrorKind::UnexpectedEof.into())),
+                    (_, false, true) => Ok(Flow::Waits(End::From)),
+                    (_, false, false) => continue,
+                };
+            }
+            match self.drain() {
+                Ok(_) if self.moved >= target => return Ok(Flow::Burst),
+                Ok(_) | Err(Errno::INTR) => {}
+                Err(Errno::AGAIN) => return Ok(Flow::Waits(End::To)),
+                Err(e) => return Err((End::To, e.into())),
+            }
+        }
+    }
+
+    /// Wait until this end can go on. May be dropped: it holds nothing but the wait.
+    pub(crate) async fn ready(&self, end: End) {
+        let stream = match end {
+            End::From => &self.from,
+            End::To => &self.to,
+        };
+        // SAFETY: the stream is not moved, and waiting for readiness uses its descriptor alone.
+        let stream = unsafe { &*stream.get() };
+        // An error is one of the socket: what is moved next says which.
+        let _ = match end {
+            End::From => stream.readable(false).await,
+            End::To => stream.writable(false).await,
+        };
+    }
+
+    fn fill(&mut self) -> Result<usize, Errno> {
+        let room = self.pipe.capacity - self.held;
+        let wanted = usize::try_from(self.left).unwrap_or(usize::MAX).min(room);
+        let flags = SpliceFlags::MOVE | SpliceFlags::NONBLOCK;
+        let n = splice(descriptor(&self.from), None, &self.pipe.write, None, wanted, flags)?;
+        self.left -= n as u64;
+        self.held += n;
+        Ok(n)
+    }
+
+    fn drain(&mut self) -> Result<usize, Errno> {
+        let flags = SpliceFlags::MOVE | SpliceFlags::NONBLOCK;
+        let n = splice(&self.pipe.read, None, descriptor(&self.to), None, self.held, flags)?;
+        self.held -= n;
+        self.moved += n as u64;
+        Ok(n)
+    }
+}

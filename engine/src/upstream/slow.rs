@@ -1,0 +1,81 @@
+//! A call that takes long: put aside while policy is asked whether to hedge it, then waited for
+//! again, alone or beside a second attempt.
+
+use std::future::poll_fn;
+use std::rc::Rc;
+use std::task::Poll;
+
+use sluice_policy::decision::Call;
+use sluice_policy::flight::Flight;
+
+use super::connection::Connection;
+use super::response::Response;
+use super::second::{Answered, Second};
+use super::{Attempt, Called, failed, write_head};
+use crate::http::parse::Scan;
+use crate::http::{ClientFault, Exchange};
+use crate::worker::Worker;
+
+/// At least one of the two is there.
+#[derive(Debug)]
+pub(crate) struct Slow {
+    pub(super) first: Option<First>,
+    pub(super) second: Option<Second>,
+}
+
+/// An attempt whose whole request has been sent.
+#[derive(Debug)]
+pub(super) struct First {
+    pub(super) connection: Box<Connection>,
+    pub(super) call: Call,
+    pub(super) scan: Scan,
+}
+
+impl Slow {
+    /// Send the request to a second endpoint, too. False: there is no way there.
+    pub(crate) fn hedge<X: Exchange>(
+        &mut self,
+        worker: &Rc<Worker>,
+        exchange: &X,
+        flight: &Flight,
+        call: Call,
+    ) -> bool {
+        let (Some(pool), Some(route)) = (worker.pools.pool(call.endpoint), flight.route()) else {
+            return false;
+        };
+        let request = write_head(worker, exchange, route, &pool, &call, false);
+        let to_head = exchange.head().method() == "HEAD";
+        self.second = Some(Second::start(worker, pool, call, request, to_head));
+        true
+    }
+
+    /// Wait for whichever comes first.
+    pub(crate) async fn wait<X: Exchange>(self, worker: &Rc<Worker>, exchange: &mut X) -> Called {
+        let Self { first, second } = self;
+        match (first, second) {
+            (Some(first), second) => Attempt::resume(worker, exchange, first, second).head().await,
+            (None, Some(second)) => alone(exchange, second).await,
+            (None, None) => failed(exchange, sluice_policy::decision::Failure::Broken),
+        }
+    }
+}
+
+/// The first has failed: the second is the call.
+async fn alone<X: Exchange>(exchange: &mut X, mut second: Second) -> Called {
+    let ended = poll_fn(|cx| {
+        if let Poll::Ready(ended) = second.poll(cx) {
+            return Poll::Ready(Some(ended));
+        }
+        exchange.poll_gone(cx).map(|()| None)
+    });
+    match ended.await {
+        Some(Ok(answered)) => Called::Responded(response(answered, &second.call)),
+        Some(Err(failure)) => failed(exchange, failure),
+        None => Called::Client(ClientFault::Gone),
+    }
+}
+
+pub(super) fn response(answered: Answered, call: &Call) -> Response {
+    let Answered { connection, buffer, body_at } = answered;
+    Response::new(connection, buffer, body_at, None, call.idle)
+}

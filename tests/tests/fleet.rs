@@ -1,0 +1,153 @@
+//! Three gateways that count together, while what they count in fails, moves or is locked. Short
+//! runs with generous bounds; `trouble.rs` has the long ones with figures.
+
+#[path = "fleet/trouble.rs"]
+mod trouble;
+
+use std::thread;
+use std::time::{Duration, Instant};
+
+use sluice_tests::load::{count, excess};
+use sluice_tests::{Authority, Cluster, Load, Redis, Sentinel, Sluice, eventually};
+
+const RATE: u32 = 300;
+const SHORT: Load = Load { rate: 900, span: Duration::from_secs(5), keys: 1 };
+
+/// A gateway that answers by itself and limits by a field, with these lines for the store.
+fn config(store: &str, rate: u32, lost: &str) -> String {
+    format!(
+        "version = 1\n[server]\nlisten = [\"127.0.0.1:0\"]\nworkers = 1\n\
+         [admin]\nlisten = \"127.0.0.1:0\"\n[log.access]\nto = \"off\"\n\
+         [store.redis]\nnodes = 3\n{store}\n\
+         [limit.fair]\nkey = [\"header:x-key\"]\nrate = \"{rate}/s\"\nburst = {rate}\n\
+         store = \"redis\"\nlost = \"{lost}\"\n\
+         [route.all]\nmatch = \"/{{*rest}}\"\nrespond = {{ body = \"ok\" }}\nlimits = [\"fair\"]\n"
+    )
+}
+
+fn alone(redis: &Redis) -> String {
+    format!("url = \"redis://{}\"", redis.addr())
+}
+
+fn watched(sentinel: &Sentinel) -> String {
+    format!("sentinels = [\"{}\"]\nmaster = \"main\"", sentinel.addr())
+}
+
+fn clustered(cluster: &Cluster) -> String {
+    format!("cluster = [{}]", cluster.addrs())
+}
+
+fn three(config: &str) -> Vec<Sluice> {
+    let all: Vec<_> = (0..3).map(|_| Sluice::start(config)).collect();
+    all.iter().for_each(|sluice| wait_for_store(sluice, "up"));
+    all
+}
+
+fn state(sluice: &Sluice) -> String {
+    sluice.admin("/health/ready").json()["store"].as_str().unwrap_or_default().to_owned()
+}
+
+fn wait_for_store(sluice: &Sluice, wanted: &str) {
+    eventually("the store's state", || (state(sluice) == wanted).then_some(()));
+}
+
+#[test]
+fn a_primary_that_dies_is_failed_over_and_its_replica_counts_on() {
+    let Some(mut primary) = Redis::start() else { return };
+    let replica = primary.replica();
+    let sentinel = Sentinel::over(&primary);
+    let gateways = three(&config(&watched(&sentinel), RATE, "closed"));
+    let seen = thread::scope(|scope| {
+        let load = scope.spawn(|| SHORT.run(&gateways));
+        eventually("some load", || (primary.calls("evalsha") > 5).then_some(()));
+        primary.kill();
+        eventually("a fail-over", || (sentinel.primary() == replica.addr().port()).then_some(()));
+        let told = Instant::now();
+        gateways.iter().for_each(|sluice| wait_for_store(sluice, "up"));
+        assert!(told.elapsed() < Duration::from_secs(2), "{:?}", told.elapsed());
+        eventually("load on the other", || (replica.calls("evalsha") > 5).then_some(()));
+        load.join().expect("the load")
+    });
+    assert_eq!(count(&seen, 500..600), 0);
+    assert!(excess(&seen, f64::from(RATE), f64::from(RATE)) <= 0.0);
+}
+
+#[test]
+fn slots_that_move_between_primaries_cost_nobody_an_error() {
+    let Some(cluster) = Cluster::start() else { return };
+    let gateways = three(&config(&clustered(&cluster), RATE, "closed"));
+    let load = Load { keys: 24, rate: 600, ..SHORT };
+    let seen = thread::scope(|scope| {
+        let load = scope.spawn(|| load.run(&gateways));
+        let busy = |node: &Redis| node.calls("evalsha") > 5;
+        eventually("load on all", || cluster.nodes.iter().all(busy).then_some(()));
+        cluster.reshard(0, 1);
+        load.join().expect("the load")
+    });
+    assert_eq!(count(&seen, 500..600), 0);
+    let (admitted, asked) = (count(&seen, 200..201), seen.len() as u64);
+    assert!(admitted * 10 > asked * 9, "{admitted} of {asked}: nobody is over the limit");
+    assert_eq!(cluster.nodes[0].ask(&["DBSIZE"]).trim(), ":0");
+    gateways.iter().for_each(|sluice| wait_for_store(sluice, "up"));
+    let mut client = gateways[0].client();
+    let statuses: Vec<u16> =
+        (0..24).map(|key| client.ask("/", &format!("X-Key: {key}\r\n")).status()).collect();
+    assert_eq!(statuses, [200; 24], "all are counted where they went");
+}
+
+#[test]
+fn a_primary_of_a_cluster_that_dies_takes_only_its_own_keys_along() {
+    let Some(mut cluster) = Cluster::start() else { return };
+    let gateways = three(&config(&clustered(&cluster), RATE, "closed"));
+    let mut client = gateways[0].client();
+    let mut admitted = || {
+        let ask = |key| client.ask("/", &format!("X-Key: {key}\r\n")).status() == 200;
+        (0..60).map(ask).filter(|admitted| *admitted).count()
+    };
+    eventually("all to be counted", || (admitted() == 60).then_some(()));
+    cluster.nodes[2].kill();
+    eventually("the loss to be noticed", || {
+        (admitted() < 60 && state(&gateways[0]) == "lost").then_some(())
+    });
+    eventually("leases that end, and the others' keys", || {
+        let others = admitted();
+        (25..55).contains(&others).then_some(())
+    });
+    cluster.nodes[2].restart();
+    eventually("all to be counted again", || (admitted() == 60).then_some(()));
+    wait_for_store(&gateways[0], "up");
+}
+
+#[test]
+fn tls_and_a_password_are_spoken_and_verified() {
+    let Some(ours) = Authority::new() else { return };
+    let Some(theirs) = Authority::new() else { return };
+    let login = ["--user", "sluice", "on", ">hunter2", "~sluice:*", "+@all"];
+    let Some((_redis, port)) = ours.redis(&login) else { return };
+    let start = |ca: &Authority, password: &str| {
+        let store = format!(
+            "url = \"rediss://127.0.0.1:{port}\"\nca = \"{}\"\nuser = \"sluice\"\n\
+             password = \"env:REDIS_PASSWORD\"",
+            ca.file("ca.pem").display()
+        );
+        let config = config(&store, RATE, "closed");
+        Sluice::start_arranged(config, |command| {
+            command.env("REDIS_PASSWORD", password);
+        })
+    };
+    let good = start(&ours, "hunter2");
+    wait_for_store(&good, "up");
+    eventually("a request that is counted", || {
+        (good.client().ask("/", "X-Key: a\r\n").status() == 200).then_some(())
+    });
+    for (ca, password, why) in [
+        (&theirs, "hunter2", "invalid peer certificate"),
+        (&ours, "hunter3", "authentication failed"),
+    ] {
+        let bad = start(ca, password);
+        wait_for_store(&bad, "lost");
+        let told = bad.admin("/v1/status").json()["store"]["why"].to_string();
+        assert!(told.contains(why), "{told}");
+        assert!(!(bad.stderr() + &told).contains("hunter"), "{}", bad.stderr());
+    }
+}

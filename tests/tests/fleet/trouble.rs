@@ -1,0 +1,174 @@
+//! Twenty seconds at 5,000 requests a second, three times the limit, with everything that can
+//! happen to a Redis: figures to quote. Run by hand, on a machine that has nothing else to do:
+//!
+//! `cargo test -p sluice-tests --test fleet -- --ignored --nocapture --test-threads 1`
+//!
+//! `FLEET_RATE=900` asks for less, where the machine can't do more.
+
+use std::thread;
+use std::time::{Duration, Instant};
+
+use sluice_tests::load::{count, excess, percentile};
+use sluice_tests::wait::pace;
+use sluice_tests::{Cluster, Load, Redis, Seen, Sentinel, Signal, Sluice, eventually};
+
+use super::{alone, clustered, config, state, three, watched};
+
+const SPAN: Duration = Duration::from_secs(20);
+const LIMITS: [&str; 3] = ["closed", "open", "local"];
+
+/// What is done to the store, and how long after the beginning.
+const FAULT: Duration = Duration::from_secs(7);
+const MEND: Duration = Duration::from_secs(12);
+
+/// Three times as much as is allowed.
+fn long() -> Load {
+    let rate = std::env::var("FLEET_RATE").ok().and_then(|rate| rate.parse().ok());
+    Load { rate: rate.unwrap_or(5000), span: SPAN, keys: 1 }
+}
+
+fn limit() -> u32 {
+    long().rate / 3
+}
+
+fn p99(seen: &[Seen], from: Instant, to: Instant) -> Duration {
+    percentile(seen, 0.99, from..to)
+}
+
+/// Runs the load with this trouble in the middle and prints what became of it.
+fn figures(
+    name: &str,
+    lost: &str,
+    gateways: &[Sluice],
+    trouble: impl FnOnce() + Send,
+    mend: impl FnOnce() + Send,
+) {
+    let begin = Instant::now();
+    let (seen, back) = thread::scope(|scope| {
+        let load = scope.spawn(|| long().run(gateways));
+        pace(begin + FAULT);
+        trouble();
+        pace(begin + MEND);
+        mend();
+        let mended = Instant::now();
+        eventually("all to be back", || {
+            gateways.iter().all(|sluice| state(sluice) == "up").then_some(())
+        });
+        (load.join().expect("the load"), mended.elapsed().min(SPAN))
+    });
+    let back = back.min(Duration::from_secs(8));
+    let (rate, errors) = (f64::from(limit()), count(&seen, 500..600));
+    let over = excess(&seen, rate, rate);
+    let before = p99(&seen, begin + Duration::from_secs(2), begin + FAULT);
+    let found = p99(&seen, begin + FAULT, begin + FAULT + Duration::from_millis(100));
+    let during = p99(&seen, begin + FAULT + Duration::from_millis(100), begin + MEND);
+    let (admitted, asked) = (count(&seen, 200..201), seen.len());
+    eprintln!(
+        "{name:9} {lost:7} asked {asked} admitted {admitted} 5xx {errors} over {over:.0} \
+         p99 before {before:.2?} first 100 ms {found:.2?} then {during:.2?} back {back:.0?}"
+    );
+    assert_eq!(errors, 0, "{name} {lost}");
+    if lost != "open" {
+        assert!(over <= 0.0, "{name} {lost}: {over}");
+    }
+}
+
+#[test]
+#[ignore = "takes 40 s and wants a quiet machine"]
+fn the_limit_is_used_to_the_full_and_costs_no_time() {
+    let Some(redis) = Redis::start() else { return };
+    let shared = config(&alone(&redis), limit(), "closed");
+    let own = shared.replace("store = \"redis\"\nlost = \"closed\"\n", "");
+    let gateways = three(&shared);
+    let began = Instant::now();
+    let seen = long().run(&gateways);
+    let spent = began.elapsed().as_secs_f64();
+    let calls = redis.calls("evalsha");
+    drop(gateways);
+    let gateways: Vec<_> = (0..3).map(|_| Sluice::start(&own)).collect();
+    let local_began = Instant::now();
+    let local = long().run(&gateways);
+    let far = Duration::from_secs(60);
+    let ours = p99(&seen, began, began + far);
+    let theirs = p99(&local, local_began, local_began + far);
+    let (rate, asked) = (f64::from(limit()), seen.len() as u64);
+    let (most, admitted) = (rate * (1.0 + spent), count(&seen, 200..201));
+    eprintln!(
+        "asked {asked} admitted {admitted} of {most:.0} ({:.2} %) calls {calls} (1 for {}) \
+         over {:.0} p99 {ours:.2?}, with local limits {theirs:.2?}",
+        100.0 * admitted as f64 / most,
+        asked / calls.max(1),
+        excess(&seen, rate, rate)
+    );
+    assert!(excess(&seen, rate, rate) <= 0.0);
+    assert!(admitted as f64 >= 0.99 * most, "{admitted} of {most:.0}");
+    if long().rate >= 5000 {
+        assert!(calls * 100 <= asked, "{calls} for {asked}");
+    }
+}
+
+#[test]
+#[ignore = "takes 6 minutes and wants a quiet machine"]
+fn whatever_happens_to_one_redis() {
+    for lost in LIMITS {
+        for name in ["killed", "stopped", "slowed", "flushed"] {
+            let Some(mut redis) = Redis::start() else { return };
+            let gateways = three(&config(&alone(&redis), limit(), lost));
+            let addr = redis.addr();
+            match name {
+                "killed" => {
+                    let redis = std::sync::Mutex::new(&mut redis);
+                    let kill = || redis.lock().expect("a Redis").kill();
+                    let start = || redis.lock().expect("a Redis").restart();
+                    figures(name, lost, &gateways, kill, start);
+                }
+                "stopped" => {
+                    let stop = || redis.signal(Signal::STOP);
+                    figures(name, lost, &gateways, stop, || redis.signal(Signal::CONT));
+                }
+                "slowed" => {
+                    // Half of the time it does not answer, for 60 ms each time.
+                    let slow = || {
+                        let end = Instant::now() + MEND.saturating_sub(FAULT);
+                        while Instant::now() < end {
+                            drop(redis.try_ask(&["CLIENT", "PAUSE", "60", "ALL"]));
+                            pace(Instant::now() + Duration::from_millis(120));
+                        }
+                    };
+                    figures(name, lost, &gateways, slow, || ());
+                }
+                _ => {
+                    let flush = || drop(redis.ask(&["FLUSHALL"]));
+                    figures(name, lost, &gateways, flush, || ());
+                }
+            }
+            assert_eq!(addr, redis.addr());
+        }
+    }
+}
+
+#[test]
+#[ignore = "takes 2 minutes and wants a quiet machine"]
+fn what_a_fail_over_and_a_reshard_cost() {
+    for lost in LIMITS {
+        let Some(mut primary) = Redis::start() else { return };
+        let replica = primary.replica();
+        let sentinel = Sentinel::over(&primary);
+        let gateways = three(&config(&watched(&sentinel), limit(), lost));
+        let wait = || {
+            let over = || (sentinel.primary() == replica.addr().port()).then_some(());
+            eventually("a fail-over", over);
+        };
+        figures("failed", lost, &gateways, || primary.kill(), wait);
+        drop(gateways);
+
+        let Some(cluster) = Cluster::start() else { return };
+        let gateways = three(&config(&clustered(&cluster), limit(), lost));
+        let calls = |node: &Redis| node.calls("evalsha");
+        let mut client = gateways[0].client();
+        assert_eq!(client.ask("/", "X-Key: 0\r\n").status(), 200);
+        let holder = cluster.nodes.iter().position(|node| calls(node) > 0).unwrap_or(0);
+        let reshard = || cluster.reshard(holder, (holder + 1) % 3);
+        figures("resharded", lost, &gateways, reshard, || ());
+    }
+}
