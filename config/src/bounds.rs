@@ -30,6 +30,7 @@ fn numbers(document: &Document<'_>, reader: &mut Reader, server: &ServerTable) {
         }
     };
     within("server.header_bytes", server.header_bytes.0, 1 << 10, 64 << 10, [&"1KiB", &"64KiB"]);
+    within("server.cache_memory", server.cache_memory.0, 1 << 16, 1 << 40, [&"64KiB", &"1TiB"]);
     for (key, value, low, high) in [
         ("headers", u32::from(server.headers), 1_u32, 1000_u32),
         ("connections", server.connections, 1, CONNECTIONS_MAX),

@@ -11,9 +11,11 @@ use crate::reader::Reader;
 /// every request has (`user|ip`) stays.
 pub(crate) fn refuse(document: &Document<'_>, reader: &mut Reader) {
     let limits = document.named("limit").map(|(name, node)| (format!("limit.{name}.key"), node));
-    let routes = document.named("route").filter_map(|(name, node)| {
-        let concurrency = node.get_ref().get("concurrency")?;
-        Some((format!("route.{name}.concurrency.key"), concurrency))
+    let keyed = ["concurrency", "cache"];
+    let routes = document.named("route").flat_map(|(name, node)| {
+        keyed
+            .into_iter()
+            .filter_map(move |of| Some((format!("route.{name}.{of}.key"), node.get_ref().get(of)?)))
     });
     let upstreams = document.named("upstream").filter_map(|(name, node)| {
         Some((format!("upstream.{name}.balance.key"), node.get_ref().get("balance")?))

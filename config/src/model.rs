@@ -58,6 +58,8 @@ pub struct Server {
     pub encoded_slashes: EncodedSlashes,
     /// How many limit keys the node can count at once.
     pub limit_keys: u32,
+    /// Per worker.
+    pub cache_memory: u64,
     pub limit_headers: LimitHeaders,
     /// None tells servers nothing of the time that is left.
     pub deadline_header: Option<DeadlineHeader>,
@@ -159,6 +161,7 @@ impl From<ServerTable> for Server {
             trusted_proxies: table.trusted_proxies,
             encoded_slashes: table.encoded_slashes,
             limit_keys: table.limit_keys,
+            cache_memory: table.cache_memory.0,
             limit_headers: table.limit_headers,
             deadline_header: table.deadline_header.0,
             identity_headers: table.identity_headers.into_iter().map(|name| name.0).collect(),

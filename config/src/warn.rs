@@ -98,5 +98,12 @@ fn used<'d>(document: &'d Document<'_>) -> BTreeSet<(&'static str, &'d str)> {
 }
 
 /// Keys of a route that are about what is sent to an upstream.
-const FORWARDING: &[&str] =
-    &["timeout", "client_timeout", "retries", "strip_prefix", "add_prefix", "request_headers"];
+const FORWARDING: &[&str] = &[
+    "timeout",
+    "client_timeout",
+    "retries",
+    "cache",
+    "strip_prefix",
+    "add_prefix",
+    "request_headers",
+];

@@ -60,6 +60,9 @@ pub(crate) struct ServerTable {
     /// How many limit keys the node can count at once, 16 bytes each. From 1024 to 67108864.
     #[schemars(range(min = 1024, max = 67_108_864))]
     pub(crate) limit_keys: u32,
+    /// The most memory that a worker keeps responses in, for all routes with a `cache`. From 64KiB
+    /// to 1TiB.
+    pub(crate) cache_memory: ByteSize,
     /// How clients are told of the limits they count against.
     pub(crate) limit_headers: LimitHeaders,
     /// The field that tells servers how much time is left, in milliseconds, for each attempt;
@@ -92,6 +95,7 @@ impl Default for ServerTable {
             trusted_proxies: Vec::new(),
             encoded_slashes: EncodedSlashes::Reject,
             limit_keys: 262_144,
+            cache_memory: ByteSize(64 << 20),
             limit_headers: LimitHeaders::Draft10,
             deadline_header: Deadline::default(),
             identity_headers: Vec::new(),

@@ -8,6 +8,7 @@
 mod accept;
 mod admin;
 mod buffer;
+mod cache;
 pub mod cli;
 mod clock;
 mod control;

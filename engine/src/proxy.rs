@@ -8,6 +8,7 @@ use sluice_policy::decision::{Call, Decision, Event, Failure};
 use sluice_policy::facts::{Facts, Headers};
 use sluice_policy::flight::{Ending, Finish, Flight};
 
+use crate::cache::Recorder;
 use crate::http::answer::Page;
 use crate::http::{ClientFault, Exchange, Sent, Told, while_there};
 use crate::runtime;
@@ -46,7 +47,7 @@ pub(crate) async fn serve<X: Exchange>(worker: &Rc<Worker>, exchange: &mut X) {
                 if let Some(response) = &response {
                     guard.settle(&exchange.facts(), response);
                 }
-                break relay(exchange, guard.flight(), response.take()).await;
+                break relay(worker, exchange, guard.flight(), response.take()).await;
             }
             Decision::Answer(answer) => {
                 if let Some(refused) = response.take() {
@@ -64,8 +65,19 @@ pub(crate) async fn serve<X: Exchange>(worker: &Rc<Worker>, exchange: &mut X) {
                     None => break Sent::GONE,
                 }
             }
-            // Nothing is stored yet, and no fact is learnt later than with the head.
-            Decision::Serve(_) => Event::Missed,
+            Decision::Serve(lookup) => {
+                let now = worker.now_cached().at;
+                match worker.cache.find(&lookup, exchange.head().headers(), now) {
+                    Some(found) => {
+                        if let Some(refused) = response.take() {
+                            discard(worker, exchange, refused).await;
+                        }
+                        break exchange.serve(&found, told(guard.flight())).await;
+                    }
+                    None => Event::Missed,
+                }
+            }
+            // No fact is learnt later than with the head.
             Decision::Learn(_) => Event::Learned,
         };
     };
@@ -136,14 +148,25 @@ async fn discard<X: Exchange>(worker: &Worker, exchange: &mut X, mut refused: Re
     refused.discard(worker);
 }
 
-async fn relay<X: Exchange>(exchange: &mut X, flight: &Flight, response: Option<Response>) -> Sent {
-    match response {
-        Some(response) => exchange.relay(response, told(flight)).await,
-        None => {
-            debug_assert!(false, "policy relays only what has come");
-            Sent { finish: Finish::Fault, ..Sent::GONE }
-        }
+async fn relay<X: Exchange>(
+    worker: &Worker,
+    exchange: &mut X,
+    flight: &Flight,
+    response: Option<Response>,
+) -> Sent {
+    let Some(response) = response else {
+        debug_assert!(false, "policy relays only what has come");
+        return Sent { finish: Finish::Fault, ..Sent::GONE };
+    };
+    let (facts, now) = (exchange.facts(), worker.now_cached());
+    let mut recorder = Recorder::begin(&worker.cache, flight, &facts, &response, now);
+    let sent = exchange.relay(response, told(flight), recorder.as_mut()).await;
+    if sent.finish == Finish::Whole
+        && let Some(recorder) = recorder
+    {
+        worker.cache.keep(recorder);
     }
+    sent
 }
 
 fn told(flight: &Flight) -> Told<'_> {

@@ -15,7 +15,7 @@ use crossbeam::channel::{Receiver, Sender};
 use sluice_config::Config;
 use sluice_policy::degrade::Switches;
 use sluice_policy::ledger::Ledger;
-use sluice_policy::plan::EndpointKey;
+use sluice_policy::plan::{EndpointKey, RouteKey};
 use sluice_policy::world::Snapshot;
 
 use crate::accept;
@@ -68,6 +68,8 @@ pub(crate) enum Message {
     Vitals(Arc<[EndpointKey]>),
     /// This, and nothing else, is switched by hand.
     Switches(Arc<Switches>),
+    /// Forget what was kept of that route's responses, or of all routes'.
+    Purge(Option<RouteKey>),
     /// Accept no more; end when the last connection has ended.
     Drain,
     /// Tell what you know.

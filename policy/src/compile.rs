@@ -255,6 +255,10 @@ impl Work {
         };
         let fallback =
             spec.fallback.and_then(|spec| self.fallback(spec, &format!("{path}.fallback")));
+        let depends = format!("{:?} {rewrite:?}", spec.to);
+        let cache = spec
+            .cache
+            .map(|spec| spec.compile(&format!("{path}.cache"), &depends, &mut self.problems));
         if spec.group.as_ref().is_some_and(|group| !is_name(group)) {
             let message = format!("{:?} cannot be the name of a group", spec.group);
             let hint = "a name is letters, digits, - and _";
@@ -273,6 +277,7 @@ impl Work {
             vital: spec.vital,
             priority: spec.priority,
             fallback,
+            cache,
             target,
             timeout: timeout.unwrap_or(ROUTE_TIMEOUT),
             retry,

@@ -7,7 +7,7 @@ use crate::Policy;
 use crate::admit::associated::beat;
 use crate::admit::{Ask, Verdict};
 use crate::decision::{Answer, Call, Decision, Failure};
-use crate::degrade::{self, Cause};
+use crate::degrade::{self, Cause, Source};
 use crate::draft::retry::Retry;
 use crate::facts::Facts;
 use crate::flight::{Attempt, Finish, Flight, Hedge, Otherwise, Phase, Step};
@@ -25,7 +25,10 @@ impl Policy {
         let Some((id, route)) = routed(&plan, flight) else {
             return over(flight, Answer::problem(404, "route.none"));
         };
-        if let Some(answer) = self.switches.verdict(route) {
+        // A copy is not for whom a filter refuses: there, what is switched waits until they passed.
+        if route.cache.is_none()
+            && let Some(answer) = self.switches.verdict(route)
+        {
             return over(flight, answer);
         }
         if flight.phase == Phase::New {
@@ -38,6 +41,9 @@ impl Policy {
         }
         flight.tries.affinity = affinity(&plan, route, facts);
         let ask = Ask { now, facts, route: route.key, ledger: &self.ledger, limits: &plan.limits };
+        if let Some(rule) = &route.cache {
+            flight.caching.begin(rule, &ask);
+        }
         match self.chain.check(&ask, &plan.rules, id, flight) {
             Verdict::Pass if !flight.delay.is_zero() => {
                 flight.phase = Phase::Queued;
@@ -80,6 +86,15 @@ impl Policy {
     }
 
     fn proceed(&mut self, now: Now, flight: &mut Flight, route: &Route) -> Decision {
+        if route.cache.is_some() {
+            if let Some(answer) = self.switches.verdict(route) {
+                return over(flight, answer);
+            }
+            if let Some(lookup) = flight.caching.look_for_fresh() {
+                flight.phase = Phase::Looking;
+                return Decision::Serve(lookup);
+            }
+        }
         let (reply, code) = match route.target {
             Target::Upstream(id) => {
                 if let Some(guard) = flight.plan.guard(id) {
@@ -92,6 +107,18 @@ impl Policy {
         };
         let status = flight.plan.reply(reply).map_or(500, |r| r.status);
         over(flight, Answer { reply: Some(reply), ..Answer::problem(status, code) })
+    }
+
+    /// No copy will do: on as if there were none.
+    pub(crate) fn missed(&mut self, now: Now, flight: &mut Flight) -> Decision {
+        if flight.caching.fails() {
+            return settle(flight, flight.otherwise);
+        }
+        let plan = Rc::clone(&flight.plan);
+        match routed(&plan, flight) {
+            Some((_, route)) => self.proceed(now, flight, route),
+            None => over(flight, Answer::problem(404, "route.none")),
+        }
     }
 
     pub(crate) fn recover(
@@ -242,8 +269,6 @@ impl Policy {
             let outcome = Outcome::Responded { status, took, timed: timed(facts.body) };
             self.steer.judge(&plan, attempt.spot, permits, outcome, now.at);
         }
-        let instead = Answer::problem(status, "upstream.status");
-        let replaced = status >= 500 && degrade::covers(&plan, flight.route, Cause::Status);
         if let Some((_, route)) = routed(&plan, flight)
             && route.retry.on.status(status)
             && flight.tries.retries < route.retry.max
@@ -251,14 +276,10 @@ impl Policy {
             && idempotent(facts.method)
             && let Some(Attempt { spot, .. }) = stand(flight)
         {
-            flight.otherwise = if replaced { Otherwise::Answer(instead) } else { Otherwise::Relay };
+            flight.otherwise = Otherwise::Relay { status };
             return self.wait(now, flight, route, spot);
         }
-        if replaced {
-            return over(flight, instead);
-        }
-        flight.phase = Phase::Over;
-        Decision::Relay
+        finish(flight, Otherwise::Relay { status })
     }
 
     /// The request leaves its endpoint, if it is at one.
@@ -348,13 +369,7 @@ fn stand(flight: &mut Flight) -> Option<Attempt> {
 }
 
 fn give_up(flight: &mut Flight) -> Decision {
-    match flight.otherwise {
-        Otherwise::Answer(answer) => over(flight, answer),
-        Otherwise::Relay => {
-            flight.phase = Phase::Over;
-            Decision::Relay
-        }
-    }
+    finish(flight, flight.otherwise)
 }
 
 /// What a client is told to wait at an open breaker, in bounds.
@@ -362,8 +377,52 @@ const OPEN_WAIT_MIN: Duration = Duration::from_secs(1);
 const OPEN_WAIT_MAX: Duration = Duration::from_secs(300);
 
 pub(crate) fn over(flight: &mut Flight, answer: Answer) -> Decision {
-    let answer = degrade::instead(&flight.plan, flight.route, answer);
+    finish(flight, Otherwise::Answer(answer))
+}
+
+/// The end, unless an earlier response is better than it.
+fn finish(flight: &mut Flight, otherwise: Otherwise) -> Decision {
+    let failed = otherwise.failed();
+    if let Some((answer, cause)) = failed
+        && flight.route().and_then(|route| route.cache.as_ref()).is_some_and(|r| r.covers(cause))
+        && let Some(lookup) = flight.caching.look_for_any()
+    {
+        flight.otherwise = otherwise;
+        flight.answer = Some(Answer { degraded: Some(Source::Stale), ..answer });
+        flight.phase = Phase::Looking;
+        return Decision::Serve(lookup);
+    }
+    settle(flight, otherwise)
+}
+
+/// The end: what the route's fallback says, or the failure as it is.
+fn settle(flight: &mut Flight, otherwise: Otherwise) -> Decision {
     flight.phase = Phase::Over;
+    let answer = match (otherwise, otherwise.failed()) {
+        (Otherwise::Answer(answer), _) => answer,
+        (Otherwise::Relay { .. }, Some((answer, cause)))
+            if degrade::covers(&flight.plan, flight.route, cause) =>
+        {
+            answer
+        }
+        (Otherwise::Relay { .. }, _) => {
+            flight.answer = None;
+            return Decision::Relay;
+        }
+    };
+    let answer = degrade::instead(&flight.plan, flight.route, answer);
     flight.answer = Some(answer);
     Decision::Answer(answer)
+}
+
+impl Otherwise {
+    /// What failed, when something did that is not the request's own fault.
+    fn failed(self) -> Option<(Answer, Cause)> {
+        let answer = match self {
+            Self::Answer(answer) => answer,
+            Self::Relay { status: status @ 500.. } => Answer::problem(status, "upstream.status"),
+            Self::Relay { .. } => return None,
+        };
+        Some((answer, Cause::of(&answer)?))
+    }
 }

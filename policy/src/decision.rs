@@ -4,8 +4,9 @@
 pub use crate::recover::idempotent;
 use core::time::Duration;
 
+use crate::cache::Lookup;
 use crate::degrade::Source;
-use crate::plan::{CacheKey, EndpointKey, ReplyId, UpstreamId};
+use crate::plan::{EndpointKey, ReplyId, UpstreamId};
 use crate::time::Instant;
 
 /// What happened to the request since the last decision.
@@ -29,7 +30,7 @@ pub enum Event {
     Fell { second: bool, failure: Failure },
     /// The instant of `Decision::Wait` has come.
     Woke,
-    /// Nothing is stored under `Decision::Serve`'s key.
+    /// Nothing that is kept will do for `Decision::Serve`.
     Missed,
 }
 
@@ -50,8 +51,9 @@ pub enum Decision {
     Wait(Instant),
     /// Pass the response on.
     Relay,
-    /// Reply with the copy stored under this key. Answered by `Missed` when there is none.
-    Serve(CacheKey),
+    /// Reply with a copy that will do. Answered by `Missed` when there is none; a response that has
+    /// come stays until then.
+    Serve(Lookup),
     /// Reply ourselves.
     Answer(Answer),
 }

@@ -16,6 +16,7 @@ use serde::{Deserialize, Deserializer};
 
 use crate::admit::Specs;
 use crate::admit::rate_limit::LimitSpec;
+use crate::cache::CacheSpec;
 use crate::degrade::FallbackSpec;
 use crate::draft::balance::BalanceSpec;
 use crate::draft::breaker::{BreakerSpec, EjectSpec};
@@ -157,6 +158,8 @@ pub struct RouteSpec {
     pub add_prefix: Option<String>,
     /// What is answered instead of failing.
     pub fallback: Option<FallbackSpec>,
+    /// Keep responses, to answer others with them and to serve them when the server fails.
+    pub cache: Option<CacheSpec>,
     /// A name by which operators switch this route off, together with all others of that name.
     pub group: Option<String>,
     /// It lives on in survival mode, when only what is vital does.

@@ -4,6 +4,7 @@ use core::time::Duration;
 use std::rc::Rc;
 
 use crate::admit::rate_limit::LIMITS_MAX;
+use crate::cache::{Caching, Use};
 use crate::decision::{Answer, Need};
 use crate::degrade::Cause;
 use crate::ledger::leases::Occupied;
@@ -59,6 +60,7 @@ pub struct Flight {
     pub(crate) otherwise: Otherwise,
     pub(crate) trail: Trail,
     pub(crate) parked: Option<Parked>,
+    pub(crate) caching: Caching,
     /// Whose it is, once it was let in.
     pub(crate) tenant: Option<Tenant>,
 }
@@ -75,7 +77,7 @@ pub(crate) struct Parked {
 ///
 /// ```text
 /// New ──Arrived──► (filters) ──► Calling ──Responded──► Over
-///                   │    ▲ │        │ ▲ │
+///                   │    ▲ │        │ ▲ │     (before either of these two: Looking ──Missed──►)
 ///                   ▼    │ │        └─┘ └──Failed, no more tries──► Over
 ///       Asking, Parked ──┘ │        Failed, tried again: at once, or after Waiting
 ///         Learned, Woke    └► Queued ──Woke──► Calling ──Slow──► Racing
@@ -97,6 +99,8 @@ pub(crate) enum Phase {
     Racing,
     /// Before a retry.
     Waiting,
+    /// For a copy: over when there is one, else where it was before.
+    Looking,
     Over,
 }
 
@@ -105,7 +109,9 @@ pub(crate) enum Phase {
 pub(crate) enum Otherwise {
     Answer(Answer),
     /// The response that was not good enough: the engine still has it.
-    Relay,
+    Relay {
+        status: u16,
+    },
 }
 
 /// One attempt, from the call until the request has left the endpoint.
@@ -275,6 +281,8 @@ pub struct Record {
     pub violated: Option<u16>,
     pub ending: Ending,
     pub trail: Trail,
+    /// What the cache of its route did for it.
+    pub cache: Option<Use>,
 }
 
 impl Record {

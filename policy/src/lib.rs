@@ -7,6 +7,7 @@
 #![forbid(unsafe_code)]
 
 pub mod admit;
+pub mod cache;
 mod compile;
 mod course;
 pub mod decision;
@@ -36,6 +37,7 @@ use std::sync::Arc;
 
 use crate::admit::rate_limit::settle;
 use crate::admit::{Ask, Chain};
+use crate::cache::Caching;
 use crate::course::over;
 use crate::decision::{Answer, Decision, Event};
 use crate::degrade::Switches;
@@ -133,6 +135,7 @@ impl Policy {
             trail: flight::Trail::default(),
             parked: None,
             occupied: None,
+            caching: Caching::default(),
             tenant: None,
         }
     }
@@ -172,6 +175,7 @@ impl Policy {
                 self.fell(now, flight, second, failure)
             }
             (Phase::Waiting, Event::Woke) => self.woke(now, flight),
+            (Phase::Looking, Event::Missed) => self.missed(now, flight),
             // A caller that brings an event out of order is told so, and the request is over.
             (
                 Phase::New
@@ -182,6 +186,7 @@ impl Policy {
                 | Phase::Calling
                 | Phase::Racing
                 | Phase::Waiting
+                | Phase::Looking
                 | Phase::Over,
                 Event::Arrived
                 | Event::Learned
@@ -236,7 +241,7 @@ impl Policy {
             self.chain.end(&self.ledger, &plan.rules, route, &mut flight);
         }
         debug_assert!(flight.permit.is_none(), "a filter kept a permit");
-        let last = flight.tries.last;
+        let (last, cache) = (flight.tries.last, flight.cache_use());
         Record {
             route: flight.route,
             upstream: last.map(|spot| spot.upstream),
@@ -250,6 +255,7 @@ impl Policy {
             violated: flight.violated,
             ending,
             trail: flight.trail,
+            cache,
             plan: flight.plan,
         }
     }

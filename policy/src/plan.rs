@@ -13,6 +13,7 @@ use crate::admit::associated::Watched;
 use crate::admit::bound::Promise;
 use crate::admit::overrides::Override;
 use crate::admit::rate_limit::Limits;
+use crate::cache;
 use crate::degrade::Fallback;
 use crate::draft::retry::Retry;
 use crate::facts::Facts;
@@ -72,9 +73,11 @@ key! {
     RouteKey
     /// A hash of the name of a group of routes.
     GroupKey
-    /// A hash of what the stored response depends on.
-    CacheKey
 }
+
+/// A hash of what a stored response depends on. Known to this process alone.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct CacheKey(pub u128);
 
 /// Compiled, checked, immutable. `Plan::compile` is the only way to make one.
 #[derive(Debug)]
@@ -103,6 +106,7 @@ pub struct Route {
     /// How limits of other routes watch this one.
     pub(crate) watched: Box<[Watched]>,
     pub(crate) fallback: Option<Fallback>,
+    pub(crate) cache: Option<cache::Rule>,
     pub(crate) target: Target,
     /// From the request's arrival to the response's head.
     pub(crate) timeout: Duration,
@@ -296,6 +300,13 @@ impl Plan {
     /// What is wrong with it.
     pub fn override_of(&self, field: &str, value: &str) -> Result<Override, String> {
         Override::parse(&self.limits, field, value)
+    }
+
+    /// Every rule by which responses are kept: the route's name, and the edition of the rule. Copies
+    /// of any other edition are of no use.
+    pub fn cache_editions(&self) -> impl Iterator<Item = (&str, u64)> {
+        let rule = |route: &Route| route.cache.as_ref().map(|rule| rule.edition);
+        self.routes.iter().filter_map(move |route| Some((route.name.as_str(), rule(route)?)))
     }
 
     /// What each limit promises, for operators.

@@ -32,13 +32,14 @@ const PLAN: &str = r#"
     size = { body = "1MiB" }
     limits = ["each", "all"]
     concurrency = { max = 100, key = ["ip"] }
+    cache = { ttl = "1s", stale = "1min", key = ["header:x-key"] }
 "#;
 
 #[test]
 fn a_decision_allocates_nothing() {
     let ledger = Arc::new(Ledger::new(1 << 12, [1; 16]));
     let mut policy = Policy::new(written::plan(PLAN), ledger, 1);
-    let head = Head::new(&[("X-Key", "k"), ("Cookie", "b=2; c=1")]);
+    let head = Head::new(&[("Host", "api.acme.dev"), ("X-Key", "k"), ("Cookie", "b=2; c=1")]);
     let ending = Ending { status: Some(200), bytes_in: 0, bytes_out: 0, finish: Finish::Whole };
     let (mut served, mut refused) = (0, 0);
     let counted = allocation_counter::measure(|| {
@@ -54,6 +55,9 @@ fn a_decision_allocates_nothing() {
             };
             let mut flight = policy.begin(now, &facts);
             let mut decision = policy.decide(now, &facts, &mut flight, Event::Arrived);
+            if let Decision::Serve(_) = decision {
+                decision = policy.decide(now, &facts, &mut flight, Event::Missed);
+            }
             if turn % 3 == 0 && matches!(decision, Decision::Call(_)) {
                 let event = Event::Failed { failure: Failure::Connect, replayable: true };
                 decision = policy.decide(now, &facts, &mut flight, event);

@@ -2,6 +2,7 @@
 //! the control socket. Changes nothing but by asking the control loop.
 
 mod breakers;
+mod caches;
 mod figures;
 mod guard;
 mod health;
@@ -109,6 +110,7 @@ fn router(room: Room) -> Router {
         .route("/v1/limits/top", get(top::top))
         .route("/v1/reload", post(reload::reload))
         .route("/v1/breakers", get(breakers::list).post(breakers::force))
+        .route("/v1/cache", get(caches::list).post(caches::purge))
         .route("/v1/switches", get(switches::list).post(switches::switch))
         .fallback(async || refuse(StatusCode::NOT_FOUND, "no such page"))
         .method_not_allowed_fallback(async || {
@@ -165,6 +167,8 @@ mod tests {
             ("GET /v1/config", "localhost", 200),
             ("GET /v1/breakers", "localhost", 200),
             ("GET /v1/switches", "localhost", 200),
+            ("GET /v1/cache", "localhost", 200),
+            ("POST /v1/cache", "localhost", 403),
             ("POST /v1/switches?kind=survival&state=on", "localhost", 403),
             ("GET /v1/limits", "localhost", 200),
             ("POST /v1/limits/override?limit=a&key=b", "localhost", 403),

@@ -81,7 +81,7 @@ pub(crate) fn obedient(seat: Seat) {
             Message::Adopt(generation) => {
                 seat.cells.route(&format!("adopted-{}", generation.number));
             }
-            Message::Vitals(_) | Message::Switches(_) => {}
+            Message::Vitals(_) | Message::Switches(_) | Message::Purge(_) => {}
             Message::Inspect(tell) => {
                 let snapshot =
                     sluice_policy::world::Snapshot { in_flight: 7, ..Default::default() };

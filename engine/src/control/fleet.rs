@@ -10,7 +10,7 @@ use std::time::Duration;
 use core_affinity::CoreId;
 use sluice_policy::degrade::Switches;
 use sluice_policy::ledger::Ledger;
-use sluice_policy::plan::EndpointKey;
+use sluice_policy::plan::{EndpointKey, RouteKey};
 use sluice_policy::time::Instant;
 use sluice_policy::world::Snapshot;
 use tokio::sync::{Notify, mpsc, oneshot};
@@ -197,6 +197,13 @@ impl Fleet {
             worker.mailbox.send(Message::Switches(Arc::clone(&switches)));
         }
         self.switches = switches;
+    }
+
+    /// Every worker forgets what it kept of that route's responses, or of all routes'.
+    pub(crate) fn purge(&self, route: Option<RouteKey>) {
+        for worker in &self.workers {
+            worker.mailbox.send(Message::Purge(route));
+        }
     }
 
     pub(crate) fn drain(&mut self) {

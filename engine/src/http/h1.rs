@@ -1,6 +1,7 @@
 //! HTTP/1.0 and 1.1 towards clients: one connection, one request after the other.
 
 mod arrival;
+mod copy;
 mod exchange;
 mod kept;
 mod source;

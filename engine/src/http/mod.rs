@@ -5,7 +5,7 @@ pub(crate) mod answer;
 pub(crate) mod body;
 mod chunk;
 pub(crate) mod deadline;
-mod fields;
+pub(crate) mod fields;
 pub(crate) mod forward;
 pub(crate) mod h1;
 pub(crate) mod head;
@@ -22,6 +22,7 @@ use sluice_policy::facts::Facts;
 use sluice_policy::flight::{Finish, Flight};
 use sluice_policy::plan::HeaderEdit;
 
+use crate::cache::{Found, Recorder};
 use crate::upstream::response::Response;
 use answer::Page;
 use head::Head;
@@ -60,7 +61,15 @@ pub(crate) trait Exchange {
     async fn interim(&mut self, text: &[u8], head: &ResponseHead) -> bool;
 
     /// Pass a response on, to its end.
-    async fn relay(&mut self, response: Response, told: Told<'_>) -> Sent;
+    async fn relay(
+        &mut self,
+        response: Response,
+        told: Told<'_>,
+        recorder: Option<&mut Recorder<'_>>,
+    ) -> Sent;
+
+    /// Reply with a response that was kept.
+    async fn serve(&mut self, found: &Found, told: Told<'_>) -> Sent;
 
     /// Reply with something of our own.
     async fn answer(&mut self, page: &Page, told: Told<'_>) -> Sent;

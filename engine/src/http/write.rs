@@ -155,6 +155,18 @@ pub(crate) fn response(
     head: &ResponseHead,
     extras: &ResponseExtras<'_>,
 ) {
+    response_with(out, text, head, extras, |_| true, |_| {});
+}
+
+/// As [`response`], with the fields that `wanted` wants and what `more` adds.
+pub(crate) fn response_with(
+    out: &mut Vec<u8>,
+    text: &[u8],
+    head: &ResponseHead,
+    extras: &ResponseExtras<'_>,
+    wanted: impl Fn(&[u8]) -> bool,
+    more: impl FnOnce(&mut Vec<u8>),
+) {
     out.extend_from_slice(b"HTTP/1.1 ");
     let mut digits = itoa::Buffer::new();
     out.extend_from_slice(digits.format(head.status).as_bytes());
@@ -164,7 +176,9 @@ pub(crate) fn response(
     copy_fields(out, text, &head.fields, &head.kinds, |kind, name| {
         matches!(kind, Kind::Plain | Kind::Date)
             && !extras.edit.is_some_and(|edit| is_edited(edit, name))
+            && wanted(name)
     });
+    more(out);
     if !head.has_date {
         field(out, b"Date", extras.date);
     }

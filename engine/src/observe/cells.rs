@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use super::kept::{CacheCells, RESULTS};
 use super::shed::ShedCells;
 
 /// A figure that only its worker changes.
@@ -78,6 +79,7 @@ pub(crate) struct Cells {
     pub(crate) log_lines: Cell,
     /// Log lines dropped because the writer was behind.
     pub(crate) log_dropped: Cell,
+    pub(crate) cache: CacheCells,
     pub(crate) shed: ShedCells,
     /// Every request, whatever its route.
     pub(crate) all: Timings,
@@ -95,6 +97,7 @@ pub(crate) struct RouteCells {
     pub(crate) timings: Timings,
     /// By cause, then by source.
     degraded: [[Cell; SOURCES.len()]; CAUSES.len()],
+    pub(super) cache: [Cell; RESULTS.len()],
 }
 
 /// One limit's decisions.
@@ -118,7 +121,7 @@ pub(crate) const CAUSES: [&str; 8] =
     ["limited", "shed", "open", "connect", "timeout", "5xx", "off", "other"];
 
 /// What stood for it.
-pub(crate) const SOURCES: [&str; 3] = ["static", "empty", "other"];
+pub(crate) const SOURCES: [&str; 4] = ["stale", "static", "empty", "other"];
 
 /// The last stands for clients that left before a status was sent.
 pub(crate) const STATUS_CLASSES: [&str; 6] = ["1xx", "2xx", "3xx", "4xx", "5xx", "none"];

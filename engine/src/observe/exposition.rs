@@ -119,7 +119,9 @@ pub(crate) fn workers(workers: &[Arc<Cells>]) -> String {
     for (status, read) in HEADS {
         text.sample("sluice_heads_refused_total", &[("status", status)], sum(read));
     }
-    routes(&mut text, &by_name(workers, Cells::routes));
+    let by_route = by_name(workers, Cells::routes);
+    routes(&mut text, &by_route);
+    super::kept::expose(&mut text, workers, &by_route);
     limits(&mut text, &by_name(workers, Cells::limits));
     super::shed::expose(&mut text, workers);
     text.finish()

@@ -4,6 +4,7 @@
 pub(crate) mod cells;
 pub(crate) mod exposition;
 pub(crate) mod journal;
+mod kept;
 pub(crate) mod percentile;
 pub(crate) mod process;
 pub(crate) mod record;

@@ -230,6 +230,9 @@ impl<'a> Line<'a> {
                 self.text("degraded", source.name().as_bytes());
             }
         }
+        if let Some(used) = record.cache {
+            self.text("cache", used.name().as_bytes());
+        }
         if let Some(step) = record.trail.steps().find(|s| !s.passed && s.filter != "shadow") {
             self.text("decided", step.filter.as_bytes());
             if let Some(limit) = record.violated {

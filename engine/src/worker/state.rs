@@ -8,6 +8,7 @@ use std::sync::Arc;
 
 use sluice_config::Config;
 use sluice_policy::Policy;
+use sluice_policy::cache::Use;
 use sluice_policy::decision::{Decision, Event};
 use sluice_policy::facts::{Facts, Headers};
 use sluice_policy::flight::{Ending, Flight, Hedge, Record};
@@ -18,6 +19,7 @@ use tokio::sync::Notify;
 use super::descriptors::{Share, Split};
 use super::{DRAIN_IDLE, Message, Seat};
 use crate::buffer::Buffers;
+use crate::cache::Cache;
 use crate::clock::{Clock, WallOffset};
 use crate::http::head::Head;
 use crate::http::parse::{BadHead, HeadRules};
@@ -36,6 +38,7 @@ pub(crate) struct Worker {
     pub(crate) cells: Arc<Cells>,
     pub(crate) sweeper: Rc<Sweeper>,
     pub(crate) pools: Pools,
+    pub(crate) cache: Cache,
     pub(crate) buffers: Buffers,
     pub(crate) pipes: Pipes,
     pub(crate) turns: Turns,
@@ -132,6 +135,7 @@ impl Worker {
         Rc::new(Self {
             sweeper: Sweeper::new(now.at),
             pools,
+            cache: Cache::new(config.server.cache_memory, Arc::clone(&cells)),
             buffers: Buffers::default(),
             pipes,
             turns: Turns::default(),
@@ -183,15 +187,14 @@ impl Worker {
 
     pub(crate) fn decide(&self, facts: &Facts<'_>, flight: &mut Flight, event: Event) -> Decision {
         let now = match event {
-            Event::Arrived => self.now_cached(),
+            Event::Arrived | Event::Missed => self.now_cached(),
             Event::Learned
             | Event::Responded { .. }
             | Event::Failed { .. }
             | Event::Slow
             | Event::Overtaken { .. }
             | Event::Fell { .. }
-            | Event::Woke
-            | Event::Missed => self.now(),
+            | Event::Woke => self.now(),
         };
         let mut policy = self.policy.borrow_mut();
         let decision = policy.decide(now, facts, flight, event);
@@ -272,6 +275,7 @@ impl Worker {
             Message::Adopt(generation) => {
                 let config = &generation.config;
                 self.pools.adopt(&config.plan, &generation.addresses);
+                self.cache.adopt(&config.plan, config.server.cache_memory);
                 self.policy.borrow_mut().adopt(Arc::clone(&config.plan));
                 let current = Current::new(config, &self.cells, self.share);
                 self.pipes.bound(current.split.pipes);
@@ -279,6 +283,7 @@ impl Worker {
             }
             Message::Vitals(out) => self.signal(Signal::Vitals { out: &out }),
             Message::Switches(switches) => self.signal(Signal::Switches(&switches)),
+            Message::Purge(route) => self.cache.purge(route),
             Message::Drain => self.stop.stop(),
             Message::Inspect(reply) => {
                 let snapshot = self.policy.borrow().inspect(self.now());
@@ -351,12 +356,14 @@ impl Current {
                 Some(route) => {
                     route.count(method, status, took);
                     route.count_degraded(record.degraded());
+                    route.count_cache(record.cache.map(Use::name));
                 }
                 None => {
                     if let Some(route) = record.plan().route(id) {
                         let route = cells.route(&route.name);
                         route.count(method, status, took);
                         route.count_degraded(record.degraded());
+                        route.count_cache(record.cache.map(Use::name));
                     }
                 }
             }

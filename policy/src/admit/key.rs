@@ -129,6 +129,31 @@ impl Key {
         text
     }
 
+    /// Whether requests that differ in this field, lower case, never agree in the key.
+    pub(crate) fn holds_field(&self, name: &str) -> bool {
+        self.0.iter().any(|part| matches!(part.0.first(), Some(Source::Header(n)) if n == name))
+    }
+
+    /// Whether requests of different users never agree in the key.
+    pub(crate) fn holds_user(&self) -> bool {
+        self.0.iter().any(|part| matches!(part.0.first(), Some(Source::User)))
+    }
+
+    /// The fields that it looks at.
+    pub(crate) fn fields(&self) -> impl Iterator<Item = &str> {
+        self.0.iter().flat_map(|part| &part.0).filter_map(|source| match source {
+            Source::Header(name) => Some(name.as_str()),
+            Source::Cookie(_) => Some("cookie"),
+            Source::Ip { .. }
+            | Source::Route
+            | Source::Path
+            | Source::Method
+            | Source::User
+            | Source::Tenant
+            | Source::Claim(_) => None,
+        })
+    }
+
     /// What the request is known by in every process; None when it has none of the parts.
     pub(crate) fn stable(&self, facts: &Facts<'_>, route: RouteKey) -> Option<u64> {
         let mut hasher = SipHasher13Short::new();
@@ -137,7 +162,7 @@ impl Key {
         found.then(|| hasher.finish())
     }
 
-    fn write(&self, hasher: &mut impl Hasher, rule: u64, ask: &Ask<'_>) {
+    pub(crate) fn write(&self, hasher: &mut impl Hasher, rule: u64, ask: &Ask<'_>) {
         hasher.write_u64(rule);
         if let Some(tenant) = ask.facts.identity.and_then(|identity| identity.tenant) {
             text(hasher, tenant.as_bytes());

@@ -101,6 +101,8 @@ impl Cause {
 /// Where a degraded answer comes from, best first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Source {
+    /// An earlier response of the server.
+    Stale,
     /// What the operator wrote.
     Static,
     /// A status and nothing else.
@@ -108,11 +110,12 @@ pub enum Source {
 }
 
 impl Source {
-    pub const ALL: [Self; 2] = [Self::Static, Self::Empty];
+    pub const ALL: [Self; 3] = [Self::Stale, Self::Static, Self::Empty];
 
     /// As the header `x-degraded`, logs and metrics call it.
     pub const fn name(self) -> &'static str {
         match self {
+            Self::Stale => "stale",
             Self::Static => "static",
             Self::Empty => "empty",
         }
@@ -140,26 +143,38 @@ pub struct FallbackSpec {
 /// What a route answers instead of failing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Fallback {
-    on: u8,
+    on: Causes,
     reply: ReplyId,
     source: Source,
 }
 
 impl Fallback {
     pub(crate) fn new(on: Option<&[Cause]>, reply: ReplyId, source: Source) -> Self {
-        let all_but_limited = || Cause::ALL.iter().filter(|cause| **cause != Cause::Limited);
-        let bits = |causes: &mut dyn Iterator<Item = &Cause>| {
-            causes.fold(0, |on, cause| on | (1 << (*cause as u8)))
-        };
-        let on = match on {
-            Some(causes) => bits(&mut causes.iter()),
-            None => bits(&mut all_but_limited()),
-        };
-        Self { on, reply, source }
+        Self { on: Causes::new(on), reply, source }
     }
 
     const fn covers(self, cause: Cause) -> bool {
-        self.on & (1 << (cause as u8)) != 0
+        self.on.cover(cause)
+    }
+}
+
+/// A set of causes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Causes(u8);
+
+impl Causes {
+    /// Unless named, all but `limited`: who asks for too much is told so.
+    pub(crate) fn new(named: Option<&[Cause]>) -> Self {
+        let bit = |cause: &Cause| 1_u8 << (*cause as u8);
+        let bits = match named {
+            Some(causes) => causes.iter().fold(0, |on, cause| on | bit(cause)),
+            None => Cause::ALL.iter().fold(0, |on, cause| on | bit(cause)) & !bit(&Cause::Limited),
+        };
+        Self(bits)
+    }
+
+    pub(crate) const fn cover(self, cause: Cause) -> bool {
+        self.0 & (1 << (cause as u8)) != 0
     }
 }
 

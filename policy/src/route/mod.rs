@@ -270,6 +270,7 @@ mod tests {
             client_timeout: None,
             retries: None,
             fallback: None,
+            cache: None,
             group: None,
             vital: false,
             priority: crate::shed::Priority::Normal,

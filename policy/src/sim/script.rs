@@ -10,6 +10,7 @@ use crate::admit::Specs;
 use crate::admit::concurrency::ConcurrencySpec;
 use crate::admit::rate_limit::{Kind, LimitSpec};
 use crate::admit::size::SizeSpec;
+use crate::cache::CacheSpec;
 use crate::decision::{Decision, Event, Failure};
 use crate::degrade::FallbackSpec;
 use crate::draft::balance::{Balance, BalanceSpec};
@@ -133,6 +134,7 @@ fn upstream() -> UpstreamSpec {
 
 /// A plan with every filter on a route of that match text; None when the text is not one.
 fn plan(matches: &str) -> Option<Plan> {
+    let kept = CacheSpec { key: vec!["header:x".to_owned()], ..CacheSpec::default() };
     let route = RouteSpec {
         matches: matches.to_owned(),
         also: WhereSpec::default(),
@@ -148,6 +150,7 @@ fn plan(matches: &str) -> Option<Plan> {
             ..RetrySpec::default()
         }),
         fallback: Some(FallbackSpec::default()),
+        cache: Some(CacheSpec { stale: Some(Span(core::time::Duration::MAX)), ..kept }),
         group: None,
         vital: false,
         priority: Priority::Normal,

@@ -10,6 +10,7 @@ use sluice_policy::flight::Finish;
 use super::kept::Rest;
 use super::{BodyState, Connection, Source};
 use crate::buffer::{self, HEADROOM, SMALL};
+use crate::cache::{Found, Recorder};
 use crate::http::answer::{self, Page};
 use crate::http::body::{self, Decoder, Encoder};
 use crate::http::head::{Head, Version};
@@ -134,7 +135,12 @@ impl Exchange for Connection {
         self.send(out, 0).await
     }
 
-    async fn relay(&mut self, mut response: Response, told: Told<'_>) -> Sent {
+    async fn relay(
+        &mut self,
+        mut response: Response,
+        told: Told<'_>,
+        mut recorder: Option<&mut Recorder<'_>>,
+    ) -> Sent {
         self.let_go();
         let old = self.head.version == Version::Http10;
         let (encoder, close) = match response.framing() {
@@ -166,6 +172,9 @@ impl Exchange for Connection {
             return self.malformed(response).await;
         };
         let mut bytes = first.len() as u64;
+        if let Some(recorder) = &mut recorder {
+            recorder.push(first);
+        }
         match encoder {
             Encoder::Plain => out.extend_from_slice(first),
             Encoder::Chunked => body::append_chunk(&mut out, first),
@@ -177,7 +186,7 @@ impl Exchange for Connection {
         if !self.send(out, 0).await {
             (bytes, finish) = (0, Finish::ClientGone);
         } else if !response.done() {
-            let (more, how) = self.stream(&mut response, encoder).await;
+            let (more, how) = self.stream(&mut response, encoder, recorder).await;
             bytes += more;
             finish = how;
         }
@@ -185,6 +194,10 @@ impl Exchange for Connection {
         self.torn = close && finish == Finish::UpstreamCut;
         self.conclude(response, finish).await;
         Sent { status: Some(status), bytes, finish }
+    }
+
+    async fn serve(&mut self, found: &Found, told: Told<'_>) -> Sent {
+        self.serve_kept(found, told).await
     }
 
     async fn answer(&mut self, page: &Page, told: Told<'_>) -> Sent {
@@ -248,9 +261,14 @@ impl Connection {
 
     /// Pass pieces on as they come, each read only after the last was written. Returns the payload
     /// passed, and how it ended.
-    async fn stream(&mut self, response: &mut Response, encoder: Encoder) -> (u64, Finish) {
+    async fn stream(
+        &mut self,
+        response: &mut Response,
+        encoder: Encoder,
+        mut recorder: Option<&mut Recorder<'_>>,
+    ) -> (u64, Finish) {
         let worker = Rc::clone(&self.worker);
-        let plain = encoder == Encoder::Plain && response.upload.is_none();
+        let plain = encoder == Encoder::Plain && response.upload.is_none() && recorder.is_none();
         if plain && let Some(duct) = response.duct(&worker, &self.writer) {
             return self.splice(response, duct).await;
         }
@@ -267,6 +285,9 @@ impl Connection {
             };
             let (mut buffer, last) = (piece.buffer, piece.last);
             let payload = (buffer.len() - HEADROOM) as u64;
+            if let Some(recorder) = &mut recorder {
+                recorder.push(&buffer[HEADROOM..]);
+            }
             let trailers = if last { Some(response.trailers()) } else { None };
             let from = encoder.frame(&mut buffer, HEADROOM, trailers);
             let (sent, buffer) = self.write(buffer, from).await;
@@ -373,7 +394,7 @@ impl Connection {
 }
 
 /// HTTP/1.1 persists unless told otherwise, HTTP/1.0 the other way round.
-fn connection_option(stays: bool, old: bool) -> Option<&'static str> {
+pub(super) fn connection_option(stays: bool, old: bool) -> Option<&'static str> {
     match (stays, old) {
         (false, _) => Some("close"),
         (true, true) => Some("keep-alive"),
