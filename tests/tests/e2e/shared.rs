@@ -113,11 +113,8 @@ fn a_limit_over_three_gateways_is_used_to_the_full_and_never_beyond() {
     let asked = seen.len() as u64;
     eprintln!("{asked} asked, {admitted} admitted of {most:.0}, {commands} commands");
     assert!(excess(&seen, RATE as f64, RATE as f64) <= 0.0);
-    // The simulation holds it to 99 %; processes that have to wait for a core can't be held to it.
-    assert!(admitted as f64 >= 0.8 * most, "{admitted} of {most:.0}");
+    assert!(admitted as f64 >= 0.95 * most, "{admitted} of {most:.0}");
     assert_eq!(admitted + count(&seen, 429..430), asked, "nothing but 200 and 429");
-    // How many commands there are is a matter of time: clients that are slow ask less meanwhile.
-    let asked = asked.max(20_000);
     assert!(commands * 100 <= asked, "{commands} commands for {asked} requests");
 }
 
