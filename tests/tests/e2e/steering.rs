@@ -21,7 +21,10 @@ fn addrs(origins: &[Origin]) -> Vec<SocketAddr> {
 fn a_key_sticks_and_only_those_of_a_dead_server_move() {
     let mut origins = origins(3);
     let rule = "balance = { kind = \"hash\", key = [\"header:x-user\"] }";
-    let sluice = Sluice::start(Config::to(&addrs(&origins)).upstream(rule).workers(2));
+    // A server that goes may take a connection along that it has just accepted.
+    let retries = "retries = { on = [\"reset\"] }";
+    let config = Config::to(&addrs(&origins)).upstream(rule).route(retries).workers(2);
+    let sluice = Sluice::start(config);
     let ask = |user: usize| sluice.client().ask("/a", &format!("X-User: user-{user}\r\n")).text();
     let before: Vec<String> = (0..60).map(&ask).collect();
     for name in ["0", "1", "2"] {
