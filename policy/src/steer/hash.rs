@@ -2,8 +2,8 @@
 //! loads (Mirrokni, Thorup and Zadimoghaddam, 2016) over rendezvous hashing.
 //!
 //! With m requests under way, this one counted, a server of weight w takes no more than
-//! ⌈(1 + headroom) · m · w / W⌉ of them, W being the weight of all that are open. One that is full
-//! passes a key on to the key's next choice, which is another server for every key: what spills
+//! max(4, ⌈(1 + headroom) · m · w / W⌉) of them, W being the weight of all that are open. One that is
+//! full passes a key on to the key's next choice, which is another server for every key: what spills
 //! over spreads, where a ring would push it all to one neighbour. Requests are counted over the
 //! whole node, because a worker by itself has too few to tell whether a server has too many.
 
@@ -13,6 +13,10 @@ use crate::mechanism::rendezvous::Claim;
 use crate::plan::{Plan, Route, Target};
 use crate::steer::Search;
 use crate::steer::balance::Rule;
+
+/// For so many requests every server has room. A share of a handful says nothing about load, and a
+/// request whose answer is out, but which is not off the books yet, would move its successor.
+const ROOM_MIN: u32 = 4;
 
 /// What belongs together, and how far above its share a server may be.
 #[derive(Debug)]
@@ -45,9 +49,11 @@ pub(super) fn first_choice(
     let factor = u64::from(affinity.headroom_ppm) + 1_000_000;
     let has_room = |e: u16| {
         let Some(endpoint) = it.upstream.endpoints.get(usize::from(e)) else { return false };
+        let taken = it.load_of(e);
         // load < (1 + headroom) · requests · weight / open weight, without dividing.
-        let taken = u128::from(it.load_of(e)) * u128::from(open_weight) * 1_000_000;
-        taken < u128::from(factor) * u128::from(requests) * u128::from(endpoint.weight)
+        let scaled = u128::from(taken) * u128::from(open_weight) * 1_000_000;
+        taken < ROOM_MIN
+            || scaled < u128::from(factor) * u128::from(requests) * u128::from(endpoint.weight)
     };
     if has_room(best) {
         return Some(best);
