@@ -113,9 +113,11 @@ fn a_limit_over_three_gateways_is_used_to_the_full_and_never_beyond() {
     let asked = seen.len() as u64;
     eprintln!("{asked} asked, {admitted} admitted of {most:.0}, {commands} commands");
     assert!(excess(&seen, RATE as f64, RATE as f64) <= 0.0);
-    assert!(admitted as f64 >= 0.95 * most, "{admitted} of {most:.0}");
+    assert!(admitted as f64 >= 0.95 * most.min(asked as f64), "{admitted} of {most:.0}");
     assert_eq!(admitted + count(&seen, 429..430), asked, "nothing but 200 and 429");
-    assert!(commands * 100 <= asked, "{commands} commands for {asked} requests");
+    // One for a hundred requests; on a machine too busy to ask often, ten a second and gateway.
+    let commands_max = (asked / 100).max(3 * 10 * began.elapsed().as_secs());
+    assert!(commands <= commands_max, "{commands} commands for {asked} requests");
 }
 
 #[test]
