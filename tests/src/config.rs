@@ -117,6 +117,10 @@ impl fmt::Display for Config {
         for (name, lines) in tables {
             writeln!(out, "[{name}]\n{}\n", lines.join("\n"))?;
         }
+        if !self.more.iter().any(|tables| tables.contains("[shed]")) {
+            // A machine that is busy with other tests is not what most tests are about.
+            writeln!(out, "[shed]\nlag = \"off\"\n")?;
+        }
         self.more.iter().try_for_each(|tables| writeln!(out, "{tables}"))
     }
 }

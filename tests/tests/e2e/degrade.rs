@@ -179,7 +179,9 @@ fn a_drill_takes_the_degrade_path_of_each_cause_and_ends() {
         becomes(&sluice, [expected, "200 hello", "200 hello"]);
         let name =
             format!("sluice_degraded_total{{route=\"shop\",cause=\"{cause}\",source=\"static\"}}");
-        assert_eq!(sluice.metrics().contains_key(&name), expected == "503 closed", "{cause}");
+        eventually(&name, || {
+            (sluice.metrics().contains_key(&name) == (expected == "503 closed")).then_some(())
+        });
     }
     assert_eq!(run(&sluice, &["drill", "pay", "--for", "1s"]).code, Some(0));
     becomes(&sluice, ["429 drill.limited", "503 drill.open", "200 hello"]);

@@ -74,6 +74,8 @@ fn what_is_stuck_at_one_server_is_answered_by_another_and_ended() {
     let (stuck, asked) = (scene.stuck.load(Ordering::SeqCst), scene.requests());
     assert!(stuck >= 14, "{stuck} were stuck");
     assert!(late * 3 <= stuck, "{late} of {stuck} were waited for");
+    // Who is in the log has been counted.
+    let lines = sluice.log_lines(REQUESTS);
     let metrics = sluice.metrics();
     let (sent, won) = (metrics["sluice_hedges_total"], metrics["sluice_hedges_won_total"]);
     assert!(
@@ -87,7 +89,6 @@ fn what_is_stuck_at_one_server_is_answered_by_another_and_ended() {
     sluice_tests::eventually("the losers to be closed", || {
         (scene.ended.load(Ordering::SeqCst) == stuck).then_some(())
     });
-    let lines = sluice.log_lines(REQUESTS);
     let told = lines.iter().filter(|line| line["hedge"] == "won").count();
     assert!((told as f64 - won).abs() < 0.5, "{told} of {won}");
 }
