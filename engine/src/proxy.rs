@@ -1,6 +1,7 @@
 //! The life of a request: ask policy what to do, do it, tell it what happened.
 //!
-//! Nothing here knows sockets or versions of HTTP, and nothing here decides.
+//! Nothing here knows sockets or versions of HTTP, and nothing here decides. What is rare has a box
+//! of its own: a request's task is as large as the largest of its parts, and is moved about.
 
 use std::rc::Rc;
 
@@ -27,20 +28,21 @@ pub(crate) async fn serve<X: Exchange>(worker: &Rc<Worker>, exchange: &mut X) {
         event = match decision {
             Decision::Call(call) => {
                 if let Some(refused) = response.take() {
-                    discard(worker, exchange, refused).await;
+                    Box::pin(discard(worker, exchange, refused)).await;
                 }
                 let called = upstream::call(worker, exchange, guard.flight(), call).await;
                 match heard(called, &mut response, &mut slow) {
                     Ok(event) => event,
-                    Err(fault) => break excuse(exchange, fault).await,
+                    Err(fault) => break Box::pin(excuse(exchange, fault)).await,
                 }
             }
             Decision::Hedge(_) | Decision::Await => {
                 let second = if let Decision::Hedge(call) = decision { Some(call) } else { None };
-                let called = wait(worker, exchange, guard.flight(), slow.take(), second).await;
+                let waiting = wait(worker, exchange, guard.flight(), slow.take(), second);
+                let called = Box::pin(waiting).await;
                 match heard(called, &mut response, &mut slow) {
                     Ok(event) => event,
-                    Err(fault) => break excuse(exchange, fault).await,
+                    Err(fault) => break Box::pin(excuse(exchange, fault)).await,
                 }
             }
             Decision::Relay => {
@@ -51,7 +53,7 @@ pub(crate) async fn serve<X: Exchange>(worker: &Rc<Worker>, exchange: &mut X) {
             }
             Decision::Answer(answer) => {
                 if let Some(refused) = response.take() {
-                    discard(worker, exchange, refused).await;
+                    Box::pin(discard(worker, exchange, refused)).await;
                 }
                 let flight = guard.flight();
                 let id = exchange.passport().request_id(exchange.head());
@@ -70,7 +72,7 @@ pub(crate) async fn serve<X: Exchange>(worker: &Rc<Worker>, exchange: &mut X) {
                 match worker.cache.find(&lookup, exchange.head().headers(), now) {
                     Some(found) => {
                         if let Some(refused) = response.take() {
-                            discard(worker, exchange, refused).await;
+                            Box::pin(discard(worker, exchange, refused)).await;
                         }
                         break exchange.serve(&found, told(guard.flight())).await;
                     }
@@ -88,7 +90,7 @@ pub(crate) async fn serve<X: Exchange>(worker: &Rc<Worker>, exchange: &mut X) {
 fn heard(
     called: Called,
     response: &mut Option<Response>,
-    slow: &mut Option<Slow>,
+    slow: &mut Option<Box<Slow>>,
 ) -> Result<Event, ClientFault> {
     let mut keep = |head: Response| {
         let status = head.head().status;
@@ -116,7 +118,7 @@ async fn wait<X: Exchange>(
     worker: &Rc<Worker>,
     exchange: &mut X,
     flight: &Flight,
-    slow: Option<Slow>,
+    slow: Option<Box<Slow>>,
     second: Option<Call>,
 ) -> Called {
     let Some(mut slow) = slow else {
@@ -160,11 +162,11 @@ async fn relay<X: Exchange>(
     };
     let (facts, now) = (exchange.facts(), worker.now_cached());
     let mut recorder = Recorder::begin(&worker.cache, flight, &facts, &response, now);
-    let sent = exchange.relay(response, told(flight), recorder.as_mut()).await;
+    let sent = exchange.relay(response, told(flight), recorder.as_deref_mut()).await;
     if sent.finish == Finish::Whole
         && let Some(recorder) = recorder
     {
-        worker.cache.keep(recorder);
+        worker.cache.keep(*recorder);
     }
     sent
 }
@@ -206,16 +208,17 @@ impl<'w> Guard<'w> {
             bytes_out: sent.bytes,
             finish: sent.finish,
         };
-        if let Some(flight) = self.flight.take() {
+        if let Some(flight) = &mut self.flight {
             let record = self.worker.end(flight, ending);
             self.worker.observe(&record, exchange.head(), exchange.passport());
         }
+        self.flight = None;
     }
 }
 
 impl Drop for Guard<'_> {
     fn drop(&mut self) {
-        if let Some(flight) = self.flight.take() {
+        if let Some(flight) = &mut self.flight {
             let ending =
                 Ending { status: None, bytes_in: 0, bytes_out: 0, finish: Finish::ClientGone };
             drop(self.worker.end(flight, ending));

@@ -8,7 +8,7 @@ mod second;
 pub(crate) mod slow;
 pub(crate) mod upload;
 
-use std::future::{Future, poll_fn};
+use std::future::poll_fn;
 use std::io;
 use std::pin::Pin;
 use std::rc::Rc;
@@ -23,7 +23,7 @@ use sluice_policy::plan::Route;
 use crate::http::body::Encoder;
 use crate::http::parse::{ResponseHead, Scan};
 use crate::http::{ClientFault, Exchange, Pending, while_there, write};
-use crate::runtime;
+use crate::runtime::{self, Sleep};
 use crate::sweep::Until;
 use crate::worker::Worker;
 use connection::{Connection, Step};
@@ -42,11 +42,11 @@ pub(crate) enum Called {
     /// `replayable`: every byte of the request is still here.
     Failed { failure: Failure, replayable: bool },
     /// No head has come for longer than such calls take.
-    Slow(Slow),
+    Slow(Box<Slow>),
     /// The second attempt has brought a final head first.
     Overtaken(Response),
     /// One of two attempts has failed.
-    Fell { second: bool, failure: Failure, rest: Slow },
+    Fell { second: bool, failure: Failure, rest: Box<Slow> },
     /// The client's own part failed; the request is over.
     Client(ClientFault),
 }
@@ -72,10 +72,14 @@ pub(crate) async fn call<X: Exchange>(
         Body::Unknown => false,
     };
     let once = !idempotent(exchange.head().method()) || exchange.body() == Pending::Coming && !kept;
-    let connection = match while_there(exchange, connect(worker, &pool, call, once)).await {
-        Some(Ok(connection)) => connection,
-        Some(Err(failure)) => return failed(exchange, failure),
-        None => return Called::Client(ClientFault::Gone),
+    let connection = match at_hand(&pool, &call, once) {
+        Some(connection) => connection,
+        // In a box: it is large, and rare.
+        None => match while_there(exchange, Box::pin(connect(worker, &pool, call, once))).await {
+            Some(Ok(connection)) => connection,
+            Some(Err(failure)) => return failed(exchange, failure),
+            None => return Called::Client(ClientFault::Gone),
+        },
     };
     let Some(route) = flight.route() else {
         return failed(exchange, Failure::Connect);
@@ -95,24 +99,30 @@ pub(crate) async fn call<X: Exchange>(
         second: None,
     };
     attempt.send(route, &pool).await;
-    attempt.head().await
+    let headed = attempt.head().await;
+    attempt.called(headed)
 }
 
 fn failed<X: Exchange>(exchange: &X, failure: Failure) -> Called {
     Called::Failed { failure, replayable: exchange.body() != Pending::Taken }
 }
 
+/// A connection that waits in the pool.
+fn at_hand(pool: &Pool, call: &Call, once: bool) -> Option<Box<Connection>> {
+    if call.fresh {
+        pool.distrust();
+        return None;
+    }
+    pool.take(once)
+}
+
+/// A new connection, or the next that is given back to a full pool.
 async fn connect(
     worker: &Worker,
     pool: &Rc<Pool>,
     call: Call,
     once: bool,
 ) -> Result<Box<Connection>, Failure> {
-    if call.fresh {
-        pool.distrust();
-    } else if let Some(connection) = pool.take(once) {
-        return Ok(connection);
-    }
     let place = match pool.place() {
         Some(place) => place,
         None => match queue::wait(worker, pool, call.queue).await.ok_or(Failure::PoolFull)? {
@@ -159,29 +169,36 @@ struct Attempt<'a, X> {
     sent: bool,
     body_bytes_max: Option<u64>,
     /// The client waits for `100 Continue`; when this is over it is told to go on.
-    expecting: Option<Pin<Box<dyn Future<Output = ()>>>>,
+    expecting: Option<Sleep>,
     scan: Scan,
     /// When this is over, the call takes long.
-    timer: Option<Pin<Box<dyn Future<Output = ()>>>>,
+    timer: Option<Sleep>,
     second: Option<Second>,
-}
-
-fn call_timer(span: Option<Duration>) -> Option<Pin<Box<dyn Future<Output = ()>>>> {
-    Some(Box::pin(runtime::sleep(span?)))
 }
 
 /// What waiting for a head brought.
 enum Arrived {
     Bytes(io::Result<usize>, Vec<u8>),
-    Uploaded(Uploaded),
+    /// The body has been sent, or not. Some: the client's own fault.
+    Uploaded(Option<ClientFault>),
     ClientGone,
     /// The patience with `Expect` is over.
     GoOn,
     /// It takes longer than such calls do.
     Slow,
     /// The second attempt has a head, or has failed.
-    Second(Answered, Call),
+    Second(Answered),
     Fallen(Failure),
+}
+
+/// How the wait for a head ended.
+enum Headed {
+    Final { buffer: Vec<u8>, body_at: usize },
+    Slow,
+    Second(Answered),
+    Fallen(Failure),
+    Failed(Failure),
+    Client(ClientFault),
 }
 
 impl<'a, X: Exchange> Attempt<'a, X> {
@@ -233,13 +250,13 @@ impl<'a, X: Exchange> Attempt<'a, X> {
         self.sent = !coming;
         if expects {
             // The request is not sent yet, so the head's time has not begun.
-            self.expecting = Some(Box::pin(runtime::sleep(EXPECT_WAIT)));
+            self.expecting = Some(runtime::sleep(EXPECT_WAIT));
             self.connection.watch.clear();
         } else if coming {
             self.start_upload();
         } else {
             self.watch_for_head();
-            self.timer = call_timer(self.call.hedge);
+            self.timer = self.call.hedge.map(runtime::sleep);
         }
     }
 
@@ -275,27 +292,16 @@ impl<'a, X: Exchange> Attempt<'a, X> {
         self.connection.watch.set(now, span, Until::Both);
     }
 
-    async fn head(mut self) -> Called {
+    async fn head(&mut self) -> Headed {
         loop {
             let (result, buffer) = match self.arrived().await {
                 Arrived::Bytes(result, buffer) => (result, buffer),
-                Arrived::Uploaded(uploaded) => match self.uploaded(uploaded) {
-                    Some(fault) => return Called::Client(fault),
-                    None => continue,
-                },
+                Arrived::Uploaded(None) => continue,
+                Arrived::Uploaded(Some(fault)) => return Headed::Client(fault),
                 Arrived::ClientGone => return self.give_up(ClientFault::Gone).await,
-                Arrived::Slow => {
-                    let Self { connection, call, scan, second, .. } = self;
-                    let first = Some(First { connection, call, scan });
-                    return Called::Slow(Slow { first, second });
-                }
-                Arrived::Second(answered, call) => return self.overtaken(answered, &call),
-                Arrived::Fallen(failure) => {
-                    let Self { connection, call, scan, .. } = self;
-                    let first = Some(First { connection, call, scan });
-                    let rest = Slow { first, second: None };
-                    return Called::Fell { second: true, failure, rest };
-                }
+                Arrived::Slow => return Headed::Slow,
+                Arrived::Second(answered) => return Headed::Second(answered),
+                Arrived::Fallen(failure) => return Headed::Fallen(failure),
                 Arrived::GoOn => {
                     let go_on = ResponseHead { status: 100, reason: (0, 8), ..Default::default() };
                     if !self.exchange.interim(b"Continue", &go_on).await {
@@ -306,15 +312,39 @@ impl<'a, X: Exchange> Attempt<'a, X> {
                 }
             };
             if !matches!(result, Ok(n) if n > 0) {
-                return self.ended(&buffer).await;
+                let failure = self.ended(&buffer);
+                return self.fail(failure).await;
             }
             match self.read(buffer).await {
                 Read::More => {}
-                Read::Final { buffer, body_at } => return self.responded(buffer, body_at),
+                Read::Final { buffer, body_at } => return Headed::Final { buffer, body_at },
                 Read::Malformed => return self.fail(Failure::Malformed).await,
                 Read::ClientGone => return self.give_up(ClientFault::Gone).await,
             }
         }
+    }
+
+    /// What is left of the attempt then.
+    fn called(self, headed: Headed) -> Called {
+        match headed {
+            Headed::Final { buffer, body_at } => self.responded(buffer, body_at),
+            Headed::Second(answered) => self.overtaken(answered),
+            Headed::Slow => Called::Slow(self.slow()),
+            Headed::Fallen(failure) => Called::Fell { second: true, failure, rest: self.slow() },
+            Headed::Failed(failure) => match self.second {
+                Some(second) => {
+                    let rest = Box::new(Slow { first: None, second: Some(second) });
+                    Called::Fell { second: false, failure, rest }
+                }
+                None => failed(self.exchange, failure),
+            },
+            Headed::Client(fault) => Called::Client(fault),
+        }
+    }
+
+    fn slow(self) -> Box<Slow> {
+        let Self { connection, call, scan, second, .. } = self;
+        Box::new(Slow { first: Some(First { connection, call, scan }), second })
     }
 
     async fn arrived(&mut self) -> Arrived {
@@ -323,7 +353,7 @@ impl<'a, X: Exchange> Attempt<'a, X> {
                 && let Poll::Ready(uploaded) = Pin::new(upload).poll(cx)
             {
                 self.upload = None;
-                return Poll::Ready(Arrived::Uploaded(uploaded));
+                return Poll::Ready(Arrived::Uploaded(self.uploaded(uploaded)));
             }
             if let Poll::Ready((result, buffer)) = self.connection.poll_read(cx) {
                 return Poll::Ready(Arrived::Bytes(result, buffer));
@@ -337,10 +367,9 @@ impl<'a, X: Exchange> Attempt<'a, X> {
             if let Some(second) = &mut self.second
                 && let Poll::Ready(ended) = second.poll(cx)
             {
-                let call = second.call;
                 self.second = None;
                 return Poll::Ready(match ended {
-                    Ok(answered) => Arrived::Second(answered, call),
+                    Ok(answered) => Arrived::Second(answered),
                     Err(failure) => Arrived::Fallen(failure),
                 });
             }
@@ -399,9 +428,9 @@ impl<'a, X: Exchange> Attempt<'a, X> {
     }
 
     /// The other attempt has answered: this one is ended, and its connection closed.
-    fn overtaken(self, answered: Answered, call: &Call) -> Called {
+    fn overtaken(self, answered: Answered) -> Called {
         self.connection.watch.shut();
-        Called::Overtaken(slow::response(answered, call))
+        Called::Overtaken(slow::response(answered))
     }
 
     /// The body has been sent, or not. Some: the client's own fault.
@@ -423,29 +452,26 @@ impl<'a, X: Exchange> Attempt<'a, X> {
     }
 
     /// The upstream closed, reset or ran out of time before a head was whole.
-    async fn ended(self, buffer: &[u8]) -> Called {
-        let failure = if self.connection.watch.fired() {
+    fn ended(&self, buffer: &[u8]) -> Failure {
+        if self.connection.watch.fired() {
             Failure::TimedOut
         } else if self.connection.reused && Connection::is_empty(buffer) {
             Failure::Stale
         } else {
             Failure::Broken
-        };
-        self.fail(failure).await
-    }
-
-    async fn fail(mut self, failure: Failure) -> Called {
-        if let Some(second) = self.second.take() {
-            let rest = Slow { first: None, second: Some(second) };
-            return Called::Fell { second: false, failure, rest };
         }
-        self.stop_upload().await;
-        failed(self.exchange, failure)
     }
 
-    async fn give_up(mut self, fault: ClientFault) -> Called {
+    async fn fail(&mut self, failure: Failure) -> Headed {
+        if self.second.is_none() {
+            self.stop_upload().await;
+        }
+        Headed::Failed(failure)
+    }
+
+    async fn give_up(&mut self, fault: ClientFault) -> Headed {
         self.stop_upload().await;
-        Called::Client(fault)
+        Headed::Client(fault)
     }
 
     async fn stop_upload(&mut self) {

@@ -222,10 +222,16 @@ impl Policy {
 
     /// The request is over, whichever way. Takes the flight, so no permit can leak.
     pub fn end(&mut self, now: Now, mut flight: Flight, ending: Ending) -> Record {
+        self.finish(now, &mut flight, ending)
+    }
+
+    /// [`Self::end`] for a flight that stays where it is, which saves a kilobyte of copying. Once,
+    /// and nothing else after it.
+    pub fn finish(&mut self, now: Now, flight: &mut Flight, ending: Ending) -> Record {
         let now = self.forward(now);
         debug_assert!(self.in_flight > 0, "a flight of another worker");
         self.in_flight = self.in_flight.saturating_sub(1);
-        self.leave(now, &mut flight, ending.finish);
+        self.leave(now, flight, ending.finish);
         if flight.phase == Phase::Queued
             && let Some((limit, slip)) = flight.queued.take()
             && let Some(meter) = flight.plan.limits.meter(limit)
@@ -238,7 +244,7 @@ impl Policy {
         }
         if let Some(route) = flight.route {
             let plan = Rc::clone(&flight.plan);
-            self.chain.end(&self.ledger, &plan.rules, route, &mut flight);
+            self.chain.end(&self.ledger, &plan.rules, route, flight);
         }
         debug_assert!(flight.permit.is_none(), "a filter kept a permit");
         let (last, cache) = (flight.tries.last, flight.cache_use());
@@ -256,7 +262,7 @@ impl Policy {
             ending,
             trail: flight.trail,
             cache,
-            plan: flight.plan,
+            plan: Rc::clone(&flight.plan),
         }
     }
 

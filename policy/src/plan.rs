@@ -215,6 +215,13 @@ pub struct Problem {
     pub hint: Option<String>,
 }
 
+impl Route {
+    /// Whether any response to this route may be kept.
+    pub fn keeps_responses(&self) -> bool {
+        self.cache.is_some()
+    }
+}
+
 impl Plan {
     /// Checks everything and reports every problem, not the first.
     pub fn compile(draft: crate::draft::Draft) -> Result<Self, Vec<Problem>> {

@@ -29,7 +29,9 @@ impl<'c> Recorder<'c> {
         facts: &Facts<'_>,
         response: &Response,
         now: Now,
-    ) -> Option<Self> {
+    ) -> Option<Box<Self>> {
+        // Most routes keep nothing, and most responses need not be looked at.
+        flight.route().filter(|route| route.keeps_responses())?;
         let (head, text) = (response.head(), response.text());
         let headers = Headers::new(text, &head.fields);
         let heard = Heard { status: head.status, headers, expires: expires(headers, now) };
@@ -58,7 +60,7 @@ impl<'c> Recorder<'c> {
         if let Some(stored) = &mut recorder.stored {
             stored.body.reserve_exact(here);
         }
-        Some(recorder)
+        Some(Box::new(recorder))
     }
 
     fn take(&mut self, bytes: usize) -> Option<()> {

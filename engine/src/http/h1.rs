@@ -123,8 +123,8 @@ pub(crate) async fn serve(worker: Rc<Worker>, socket: Socket, guest: Guest) -> O
         match connection.arrive().await {
             Arrival::Head => {}
             Arrival::Bad(bad) => {
-                connection.refuse(bad).await;
-                connection.linger().await;
+                Box::pin(connection.refuse(bad)).await;
+                Box::pin(connection.linger()).await;
                 return None;
             }
             Arrival::Over => return None,
@@ -141,7 +141,7 @@ pub(crate) async fn serve(worker: Rc<Worker>, socket: Socket, guest: Guest) -> O
             After::Next => {}
             After::Close => return None,
             After::Linger => {
-                connection.linger().await;
+                Box::pin(connection.linger()).await;
                 return None;
             }
         }
@@ -226,7 +226,7 @@ impl Connection {
         }
         let has_all_come = match self.body {
             BodyState::Nothing | BodyState::Whole { .. } => true,
-            BodyState::Coming => self.drain().await,
+            BodyState::Coming => Box::pin(self.drain()).await,
             BodyState::Back { whole, .. } => whole,
             BodyState::Away => false,
         };

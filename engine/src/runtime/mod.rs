@@ -17,5 +17,5 @@ pub(crate) use socket::{
     Bell, Listener, Reader, SPARE, Shutter, Socket, Stop, Writer, connect, given_up, has_ended,
 };
 pub(crate) use splice::{Duct, End, Flow, Pipes};
-pub(crate) use task::{Task, caught, first, sleep, spawn, supervised, within};
+pub(crate) use task::{Sleep, Task, caught, first, sleep, spawn, supervised, within};
 pub(crate) use turn::Turns;

@@ -68,15 +68,26 @@ pub(crate) async fn first<T>(mut tasks: Vec<Task<T>>) -> T {
     .await
 }
 
+/// A wait for a moment. In a box: it is large, and whoever may have to wait rarely does.
+pub(crate) type Sleep = Pin<Box<dyn Future<Output = ()>>>;
+
 /// The worker's timer has a grain of one millisecond.
-pub(crate) async fn sleep(span: Duration) {
-    monoio::time::sleep(span).await;
+pub(crate) fn sleep(span: Duration) -> Sleep {
+    Box::pin(monoio::time::sleep(span))
 }
 
 /// Wait for `future` no longer than `span`; None when the time was up. The future is dropped then,
 /// so it must be one that can be: a borrowed [`Task`], or a wait that holds no operation.
-pub(crate) async fn within<F: Future>(span: Duration, future: F) -> Option<F::Output> {
-    monoio::time::timeout(span, future).await.ok()
+pub(crate) async fn within<F: Future + Unpin>(span: Duration, mut future: F) -> Option<F::Output> {
+    // What is ready already needs no timer.
+    let mut timer = None;
+    poll_fn(|cx| {
+        if let Poll::Ready(output) = Pin::new(&mut future).poll(cx) {
+            return Poll::Ready(Some(output));
+        }
+        timer.get_or_insert_with(|| sleep(span)).as_mut().poll(cx).map(|()| None)
+    })
+    .await
 }
 
 impl<T> std::fmt::Debug for Task<T> {

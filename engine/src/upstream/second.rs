@@ -9,6 +9,7 @@ use std::future::{Future, poll_fn};
 use std::pin::{Pin, pin};
 use std::rc::Rc;
 use std::task::{Context, Poll, Waker};
+use std::time::Duration;
 
 use sluice_policy::decision::{Call, Failure};
 
@@ -24,7 +25,6 @@ use crate::worker::Worker;
 pub(crate) struct Second {
     task: Task<Result<Result<Answered, Failure>, String>>,
     end: Rc<End>,
-    pub(super) call: Call,
 }
 
 /// A final head, parsed into its connection's.
@@ -33,6 +33,8 @@ pub(super) struct Answered {
     pub(super) connection: Box<Connection>,
     pub(super) buffer: Vec<u8>,
     pub(super) body_at: usize,
+    /// How long the rest may pause.
+    pub(super) idle: Duration,
 }
 
 /// How the one who waits ends the task.
@@ -55,7 +57,7 @@ impl Second {
         let end = Rc::new(End::default());
         let (worker, told) = (Rc::clone(worker), Rc::clone(&end));
         let run = async move { run(&worker, &pool, call, request, to_head, &told).await };
-        Self { task: runtime::supervised(run), end, call }
+        Self { task: runtime::supervised(run), end }
     }
 
     pub(super) fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Result<Answered, Failure>> {
@@ -83,7 +85,10 @@ async fn run(
     to_head: bool,
     end: &End,
 ) -> Result<Answered, Failure> {
-    let mut connection = until_told(end, super::connect(worker, pool, call, false)).await?;
+    let mut connection = match super::at_hand(pool, &call, false) {
+        Some(connection) => connection,
+        None => until_told(end, super::connect(worker, pool, call, false)).await?,
+    };
     end.watch.replace(Some(Rc::clone(&connection.watch)));
     let Some(mut writer) = connection.writer.take() else { return Err(Failure::Broken) };
     let watch = Rc::clone(&connection.watch);
@@ -114,7 +119,7 @@ async fn run(
                 Step::Head(at) if connection.head.status < 200 => connection.skip(&mut buffer, at),
                 Step::Head(body_at) => {
                     watch.clear();
-                    return Ok(Answered { connection, buffer, body_at });
+                    return Ok(Answered { connection, buffer, body_at, idle: call.idle });
                 }
             }
         }

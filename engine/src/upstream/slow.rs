@@ -53,7 +53,11 @@ impl Slow {
     pub(crate) async fn wait<X: Exchange>(self, worker: &Rc<Worker>, exchange: &mut X) -> Called {
         let Self { first, second } = self;
         match (first, second) {
-            (Some(first), second) => Attempt::resume(worker, exchange, first, second).head().await,
+            (Some(first), second) => {
+                let mut attempt = Attempt::resume(worker, exchange, first, second);
+                let headed = attempt.head().await;
+                attempt.called(headed)
+            }
             (None, Some(second)) => alone(exchange, second).await,
             (None, None) => failed(exchange, sluice_policy::decision::Failure::Broken),
         }
@@ -69,13 +73,13 @@ async fn alone<X: Exchange>(exchange: &mut X, mut second: Second) -> Called {
         exchange.poll_gone(cx).map(|()| None)
     });
     match ended.await {
-        Some(Ok(answered)) => Called::Responded(response(answered, &second.call)),
+        Some(Ok(answered)) => Called::Responded(response(answered)),
         Some(Err(failure)) => failed(exchange, failure),
         None => Called::Client(ClientFault::Gone),
     }
 }
 
-pub(super) fn response(answered: Answered, call: &Call) -> Response {
-    let Answered { connection, buffer, body_at } = answered;
-    Response::new(connection, buffer, body_at, None, call.idle)
+pub(super) fn response(answered: Answered) -> Response {
+    let Answered { connection, buffer, body_at, idle } = answered;
+    Response::new(connection, buffer, body_at, None, idle)
 }

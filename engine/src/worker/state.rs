@@ -215,9 +215,9 @@ impl Worker {
         self.policy.borrow_mut().settle(self.now_cached(), facts, flight, response);
     }
 
-    pub(crate) fn end(&self, flight: Flight, ending: Ending) -> Record {
+    pub(crate) fn end(&self, flight: &mut Flight, ending: Ending) -> Record {
         self.cells.in_flight.sub(1);
-        self.policy.borrow_mut().end(self.now(), flight, ending)
+        self.policy.borrow_mut().finish(self.now(), flight, ending)
     }
 
     /// Count and log a request that is over.

@@ -169,7 +169,7 @@ impl Exchange for Connection {
         write::response(&mut out, response.text(), response.head(), &extras);
         let Ok(first) = response.first() else {
             self.worker.buffers.give(out);
-            return self.malformed(response).await;
+            return Box::pin(self.malformed(response)).await;
         };
         let mut bytes = first.len() as u64;
         if let Some(recorder) = &mut recorder {
