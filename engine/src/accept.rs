@@ -14,7 +14,7 @@ use crate::worker::Worker;
 const BREATHER: Duration = Duration::from_millis(20);
 
 /// Accept until the worker is told to stop.
-pub(crate) async fn accept(worker: Rc<Worker>, listener: Listener) {
+pub(crate) async fn accept(worker: Rc<Worker>, listener: Rc<Listener>) {
     loop {
         match listener.accept(&worker.stop).await {
             Ok(Some((socket, peer))) => welcome(&worker, socket, peer),

@@ -186,13 +186,15 @@ fn begin(seat: Seat, driver: Driver) -> std::io::Result<(Rc<Worker>, Vec<Errand>
         .collect::<Result<_, _>>()?;
     let worker = Worker::new(seat);
     let mut errands = Vec::new();
-    for listener in listeners {
-        // An accept loop that has stopped is no end: connections go on.
-        let accepting = accept::accept(Rc::clone(&worker), listener);
-        errands.push(runtime::supervised(async move {
-            accepting.await;
-            std::future::pending().await
-        }));
+    for listener in listeners.into_iter().map(Rc::new) {
+        for _ in 0..listener.accepts() {
+            // An accept loop that has stopped is no end: connections go on.
+            let accepting = accept::accept(Rc::clone(&worker), Rc::clone(&listener));
+            errands.push(runtime::supervised(async move {
+                accepting.await;
+                std::future::pending().await
+            }));
+        }
     }
     let ready = Rc::new(Readiness::new()?);
     worker.resting.start(&ready);

@@ -83,6 +83,8 @@ struct Slot {
     giving_up: RefCell<Option<Canceller>>,
 }
 
+const ACCEPTS: usize = 8;
+
 impl Listener {
     /// # Errors
     /// When the descriptor can't be registered with the driver.
@@ -91,6 +93,15 @@ impl Listener {
         listener.set_nonblocking(driver == Driver::Epoll)?;
         let std = listener.try_clone()?;
         Ok(Self { tcp: TcpListener::from_std(listener)?, std, driver })
+    }
+
+    /// How many accepts are to be under way at once. A ring takes them together, where each alone
+    /// would cost a system call; epoll wakes one waiter a direction.
+    pub(crate) fn accepts(&self) -> usize {
+        match self.driver {
+            Driver::Epoll => 1,
+            Driver::UringDefer | Driver::UringCoop | Driver::UringPlain => ACCEPTS,
+        }
     }
 
     /// One that was waiting when accepting was stopped: closing the socket would reset those that
