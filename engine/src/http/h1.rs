@@ -24,7 +24,7 @@ use super::write::{Passport, ResponseExtras};
 use super::{ClientFault, Exchange, answer};
 use crate::accept::Ticket;
 use crate::proxy;
-use crate::runtime::{Reader, SPARE, Socket, Writer};
+use crate::runtime::{Reader, SPARE, Share, Socket, Writer};
 use crate::sweep::{Until, Watch};
 use crate::worker::{Current, Worker};
 
@@ -112,6 +112,9 @@ const LINGER_BYTES: usize = 1 << 20;
 /// And no longer than this.
 const LINGER: std::time::Duration = std::time::Duration::from_secs(2);
 
+/// A request that came together with the one before takes so much of its connection's turn.
+const PIPELINED: u64 = 64 * 1024;
+
 /// A body that nobody wants is read to its end when no more than this is left, so that the
 /// connection can be kept.
 const DRAIN_BYTES: u64 = 64 * 1024;
@@ -119,6 +122,7 @@ const DRAIN_BYTES: u64 = 64 * 1024;
 /// Serve a connection to its end, or until it is to rest.
 pub(crate) async fn serve(worker: Rc<Worker>, socket: Socket, guest: Guest) -> Option<Rest> {
     let mut connection = Connection::new(worker, socket, guest);
+    let mut share = Share::default();
     loop {
         match connection.arrive().await {
             Arrival::Head => {}
@@ -138,6 +142,8 @@ pub(crate) async fn serve(worker: Rc<Worker>, socket: Socket, guest: Guest) -> O
             return None;
         }
         match connection.finish().await {
+            // What came together is served without waiting for anybody.
+            After::Next if connection.pipelined => share.spend(&worker.turns, PIPELINED).await,
             After::Next => {}
             After::Close => return None,
             After::Linger => {

@@ -13,6 +13,7 @@ use rustix::io::Errno;
 use rustix::pipe::{PipeFlags, SpliceFlags, fcntl_setpipe_size, pipe_with, splice};
 
 use super::socket::{Stream, descriptor};
+use super::turn::BURST;
 
 /// What a pipe is asked to hold; the kernel may grant less.
 const PIPE_BYTES: usize = 256 * 1024;
@@ -21,7 +22,6 @@ const PIPE_BYTES: usize = 256 * 1024;
 const SPARES_MAX: usize = 16;
 
 /// Moved at most before others have their turn.
-const BURST: u64 = 1 << 20;
 
 /// One worker's spare pipes, all of them empty.
 #[derive(Debug, Default)]

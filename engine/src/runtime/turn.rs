@@ -13,6 +13,26 @@ use std::task::{Poll, Waker};
 
 use super::{Bell, Driver};
 
+/// So many bytes are enough for one turn.
+pub(super) const BURST: u64 = 1 << 20;
+
+/// What one task has had since it last gave way.
+#[derive(Debug, Default)]
+pub(crate) struct Share {
+    bytes: u64,
+}
+
+impl Share {
+    /// It has moved so much, and gives way when that was enough.
+    pub(crate) async fn spend(&mut self, turns: &Turns, bytes: u64) {
+        self.bytes += bytes;
+        if self.bytes >= BURST {
+            self.bytes = 0;
+            turns.pass().await;
+        }
+    }
+}
+
 /// One worker's queue of those who wait for their next turn.
 #[derive(Debug, Default)]
 pub(crate) struct Turns {

@@ -14,7 +14,7 @@ use std::time::Duration;
 use crate::buffer::HEADROOM;
 use crate::http::body::Encoder;
 use crate::http::{ClientFault, Source};
-use crate::runtime::{self, Duct, End, Flow, Task, Writer};
+use crate::runtime::{self, Duct, End, Flow, Share, Task, Writer};
 use crate::sweep::{Until, Watch};
 use crate::worker::Worker;
 
@@ -102,6 +102,7 @@ struct Sending {
 impl Sending {
     async fn run(&mut self, mut writer: Writer) -> (Result<(), UploadFault>, Option<Writer>) {
         let mut spare = self.worker.buffers.large();
+        let mut share = Share::default();
         loop {
             if self.encoder == Encoder::Plain
                 && let Some(duct) = self.source.duct(&self.worker, &writer)
@@ -133,6 +134,7 @@ impl Sending {
                 self.worker.buffers.give(buffer);
                 return (Ok(()), Some(writer));
             }
+            share.spend(&self.worker.turns, buffer.len() as u64).await;
             spare = buffer;
         }
     }

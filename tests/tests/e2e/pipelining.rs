@@ -1,6 +1,9 @@
 //! Requests sent before the last was answered: each is answered, in order, whatever its bytes did.
 
 use std::fs;
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 
 use sluice_tests::{Client, Config, Gate, Origin, Sluice, eventually, origin};
@@ -149,4 +152,45 @@ fn all_read(sluice: &Sluice, client: &Client) -> bool {
     });
     let queues = line.and_then(|line| line.split_whitespace().nth(4)).expect("a connection");
     queues.ends_with(":00000000") || queues.ends_with(":00000001")
+}
+
+#[test]
+fn thousands_of_requests_at_once_hold_nobody_up() {
+    const MANY: usize = 50_000;
+    let origin = Origin::ok("hello");
+    let config = Config::to(&[origin.addr()]).respond("own", "/own", "own").access_log("off");
+    let sluice = Sluice::start(config);
+    let mut greedy = TcpStream::connect(sluice.addr()).expect("a connection");
+    let mut sender = greedy.try_clone().expect("another handle");
+    let (begun, seen) = (Gate::new(), AtomicUsize::new(0));
+    thread::scope(|scope| {
+        let get = "GET /own HTTP/1.1\r\nHost: a.example\r\n\r\n";
+        let last = "GET /own HTTP/1.1\r\nHost: a.example\r\nConnection: close\r\n\r\n";
+        scope.spawn(move || sender.write_all(format!("{}{last}", get.repeat(MANY)).as_bytes()));
+        scope.spawn(|| {
+            // As fast as it can: who reads slowly makes the gateway wait, and lets others in.
+            let mut space = [0; 64 * 1024];
+            while let Ok(count @ 1..) = greedy.read(&mut space) {
+                seen.fetch_add(count, Ordering::SeqCst);
+                begun.open();
+            }
+        });
+        assert!(begun.wait());
+        let mut modest = sluice.client();
+        assert!((0..3).all(|_| modest.get("/a").text() == "hello"));
+        let before = seen.load(Ordering::SeqCst);
+        eventually("the last answer", || answered_itself(&sluice).eq(&(MANY + 1)).then_some(()));
+        eventually("all bytes", || (seen.load(Ordering::SeqCst) > MANY * 100).then_some(()));
+        let all = seen.load(Ordering::SeqCst);
+        assert!(before < all / 2, "{before} of {all} bytes were sent first");
+    });
+}
+
+/// Requests to the route that asks nobody.
+fn answered_itself(sluice: &Sluice) -> usize {
+    let own = |(name, count): (&String, &f64)| {
+        let of_route = name.starts_with("sluice_requests_total{") && name.contains("\"own\"");
+        if of_route { *count } else { 0.0 }
+    };
+    sluice.metrics().iter().map(own).sum::<f64>() as usize
 }

@@ -1,5 +1,7 @@
 //! Answers from what was kept.
 
+use std::rc::Rc;
+
 use super::Connection;
 use super::exchange::connection_option;
 use crate::cache::{Found, Stored};
@@ -7,6 +9,7 @@ use crate::http::head::{Head, Version};
 use crate::http::parse::{Framing, ResponseHead};
 use crate::http::write::{self, ResponseExtras};
 use crate::http::{Exchange as _, Sent, Told};
+use crate::runtime::Share;
 use sluice_policy::flight::Finish;
 
 impl Connection {
@@ -58,12 +61,15 @@ impl Connection {
         let (now, mut rest) = body.split_at(body.len().min(out.capacity() - out.len()));
         out.extend_from_slice(now);
         let mut sent = self.send(out, 0).await;
+        let worker = Rc::clone(&self.worker);
+        let mut share = Share::default();
         while sent && !rest.is_empty() {
             let mut out = self.worker.buffers.large();
             let (now, after) = rest.split_at(rest.len().min(out.capacity()));
             out.extend_from_slice(now);
             rest = after;
             sent = self.send(out, 0).await;
+            share.spend(&worker.turns, now.len() as u64).await;
         }
         if sent {
             Sent { status: Some(status), bytes: body.len() as u64, finish: Finish::Whole }

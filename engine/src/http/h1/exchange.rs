@@ -17,7 +17,7 @@ use crate::http::head::{Head, Version};
 use crate::http::parse::{Framing, ResponseHead};
 use crate::http::write::{self, Passport, ResponseExtras};
 use crate::http::{Exchange, Pending, Sent, Told};
-use crate::runtime::{Duct, End, Flow};
+use crate::runtime::{Duct, End, Flow, Share};
 use crate::sweep::Until;
 use crate::upstream::response::{Cut, Piece, Response};
 use crate::upstream::upload::UploadFault;
@@ -273,6 +273,7 @@ impl Connection {
             return self.splice(response, duct).await;
         }
         let mut bytes = 0;
+        let mut share = Share::default();
         let mut spare = Some(worker.buffers.large());
         let finish = loop {
             let piece = match self.next_piece(response, &mut spare).await {
@@ -299,6 +300,7 @@ impl Connection {
             if last {
                 break Finish::Whole;
             }
+            share.spend(&worker.turns, payload).await;
         };
         if let Some(spare) = spare {
             worker.buffers.give(spare);
