@@ -12,5 +12,6 @@ pub mod http;
 pub mod load;
 pub mod origin;
 pub mod peers;
+pub mod relay;
 pub mod report;
 pub mod unit;

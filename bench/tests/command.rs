@@ -30,9 +30,18 @@ fn json(path: &Path) -> Value {
 }
 
 /// Ended when dropped, whatever the test came to.
-struct Origin(Child);
+struct Server(Child);
 
-impl Drop for Origin {
+/// One that says where it listens.
+fn serving(arguments: &[&str]) -> (Server, String) {
+    let mut command = Command::new(BINARY);
+    let mut server = command.args(arguments).stdout(Stdio::piped()).spawn().map(Server).unwrap();
+    let mut address = String::new();
+    BufReader::new(server.0.stdout.take().unwrap()).read_line(&mut address).unwrap();
+    (server, address.trim().to_owned())
+}
+
+impl Drop for Server {
     fn drop(&mut self) {
         let _ = self.0.kill();
         let _ = self.0.wait();
@@ -40,12 +49,30 @@ impl Drop for Origin {
 }
 
 #[test]
+fn the_relay_passes_every_byte_and_outlives_its_clients() {
+    let disabled = fs::read_to_string("/proc/sys/kernel/io_uring_disabled").unwrap_or_default();
+    if disabled.trim() != "0" {
+        eprintln!("skipped: no rings on this machine");
+        return;
+    }
+    let (_origin, origin) = serving(&["origin"]);
+    let (_relay, relay) = serving(&["relay", "--upstream", &origin]);
+    // Long bodies by several at once: pieces that wait for their turn behind others.
+    for size in ["128", "1000000"] {
+        let (out, url) = (folder("relay"), format!("http://{relay}/?size={size}"));
+        let out = out.to_str().unwrap();
+        let options = ["-c", "8", "-w", "0s", "-d", "30s", "--requests", "200", "--out", out];
+        let found = bench(&[&["load"], &options[..], &[&url]].concat());
+        assert!(found.status.success(), "{found:?}");
+        let report = String::from_utf8_lossy(&found.stdout).into_owned();
+        assert!(report.contains("| status 200 | 200 |"), "{report}");
+    }
+}
+
+#[test]
 fn load_reports_what_the_origin_answered() {
-    let mut origin =
-        Command::new(BINARY).arg("origin").stdout(Stdio::piped()).spawn().map(Origin).unwrap();
-    let mut address = String::new();
-    BufReader::new(origin.0.stdout.take().unwrap()).read_line(&mut address).unwrap();
-    let (out, url) = (folder("load"), format!("http://{}/?status=201", address.trim()));
+    let (_origin, address) = serving(&["origin"]);
+    let (out, url) = (folder("load"), format!("http://{address}/?status=201"));
     let found = bench(&[
         "load",
         &url,

@@ -18,7 +18,8 @@ pub(crate) struct Compare {
     /// What to measure, one after another
     #[arg(value_enum, default_value = "plain")]
     scenarios: Vec<Preset>,
-    /// Who takes part, besides the load alone; all when not given
+    /// Who takes part, besides the load alone; sluice, nginx and haproxy when not given. There are
+    /// also sluice-bare (no limit, no log), sluice-epoll, sluice-two (workers) and relay (the floor)
     #[arg(long, value_delimiter = ',', value_parser = peer)]
     peers: Vec<&'static dyn Peer>,
     /// Turns for each; medians need three
@@ -61,7 +62,7 @@ impl Compare {
         };
         let comparison = Comparison {
             scenarios: self.scenarios.iter().map(scenario).collect(),
-            peers: if self.peers.is_empty() { PEERS.to_vec() } else { self.peers },
+            peers: if self.peers.is_empty() { usual() } else { self.peers },
             options: Options { sluice: self.sluice },
             rounds: self.rounds,
             proxy_cpu: self.proxy_cpu,
@@ -79,6 +80,10 @@ impl Compare {
         }
         Ok(if found.skipped.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
     }
+}
+
+fn usual() -> Vec<&'static dyn Peer> {
+    PEERS.iter().copied().filter(|peer| !peer.is_asked_for()).collect()
 }
 
 fn peer(name: &str) -> Result<&'static dyn Peer, String> {

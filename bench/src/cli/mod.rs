@@ -3,6 +3,7 @@
 mod compare;
 mod load;
 mod origin;
+mod relay;
 
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -19,6 +20,8 @@ pub(crate) enum Command {
     Load(load::Load),
     /// Answer HTTP/1.1 fast, with chosen size, delay and status
     Origin(origin::Origin),
+    /// Move bytes to an upstream and know no HTTP: the floor of what a proxy can cost
+    Relay(relay::Relay),
     /// Run Sluice and its peers on the same work, in turn, and set them side by side
     Compare(compare::Compare),
 }
@@ -29,6 +32,7 @@ impl Command {
         match self {
             Self::Load(load) => load.run(&stop),
             Self::Origin(origin) => origin.run(&stop),
+            Self::Relay(relay) => relay.run(&stop),
             Self::Compare(compare) => compare.run(&stop),
         }
     }

@@ -12,6 +12,12 @@ use crate::load::{Arrivals, Head, Pace, Target, Work};
 pub enum Preset {
     /// 64 connections kept alive, 128 bytes down, flat out
     Plain,
+    /// As plain, over 8 connections
+    Few,
+    /// As plain, over 512 connections
+    Many,
+    /// 16 connections kept alive, 64 KiB down, flat out
+    Pieces,
     /// As plain, and every request counts against a limit by its X-Api-Key
     Limit,
     /// A new connection for every request, 64 at a time, 128 bytes down, flat out
@@ -36,6 +42,9 @@ impl Preset {
     pub fn name(self) -> &'static str {
         match self {
             Self::Plain => "plain",
+            Self::Few => "few",
+            Self::Many => "many",
+            Self::Pieces => "pieces",
             Self::Limit => "limit",
             Self::Conn => "conn",
             Self::Rate => "rate",
@@ -49,6 +58,9 @@ impl Scenario {
         let Self { rate, duration, .. } = self;
         let what = match self.preset {
             Preset::Plain => "64 connections kept alive, 128 bytes down, flat out".to_owned(),
+            Preset::Few => "8 connections kept alive, 128 bytes down, flat out".to_owned(),
+            Preset::Many => "512 connections kept alive, 128 bytes down, flat out".to_owned(),
+            Preset::Pieces => "16 connections kept alive, 64 KiB down, flat out".to_owned(),
             Preset::Limit => "as plain, and a limit on a header's value".to_owned(),
             Preset::Conn => {
                 "a new connection for every request, 64 at a time, 128 bytes down".to_owned()
@@ -62,7 +74,13 @@ impl Scenario {
     /// Content bytes of every answer.
     pub fn answer_bytes(&self) -> u64 {
         match self.preset {
-            Preset::Plain | Preset::Limit | Preset::Conn | Preset::Rate => 128,
+            Preset::Plain
+            | Preset::Few
+            | Preset::Many
+            | Preset::Limit
+            | Preset::Conn
+            | Preset::Rate => 128,
+            Preset::Pieces => 64 << 10,
             Preset::Large => 1 << 20,
         }
     }
@@ -76,15 +94,23 @@ impl Scenario {
     pub fn work(&self, port: u16) -> Result<Work> {
         let (connections, pace, connect_each) = match self.preset {
             Preset::Plain | Preset::Limit => (64, Pace::Closed, false),
+            Preset::Few => (8, Pace::Closed, false),
+            Preset::Many => (512, Pace::Closed, false),
             Preset::Conn => (64, Pace::Closed, true),
             Preset::Rate => {
                 (256, Pace::Open { rate: self.rate, arrivals: Arrivals::Constant }, false)
             }
-            Preset::Large => (16, Pace::Closed, false),
+            Preset::Pieces | Preset::Large => (16, Pace::Closed, false),
         };
         let headers = match self.preset {
             Preset::Limit => vec![("X-Api-Key".to_owned(), "bench-1".to_owned())],
-            Preset::Plain | Preset::Conn | Preset::Rate | Preset::Large => Vec::new(),
+            Preset::Plain
+            | Preset::Few
+            | Preset::Many
+            | Preset::Pieces
+            | Preset::Conn
+            | Preset::Rate
+            | Preset::Large => Vec::new(),
         };
         Ok(Work {
             target: Target::resolve(&format!("http://127.0.0.1:{port}{}", self.path()), false)?,

@@ -23,7 +23,10 @@ impl Peer for Haproxy {
     fn launch(&self, site: &Site<'_>) -> Launch {
         Launch {
             arguments: vec!["-db".into(), "-f".into(), site.path("haproxy.cfg")],
-            files: vec![("haproxy.cfg", site.fill(CONFIGURATION).replace("{LIMIT}", site.limit(LIMIT)))],
+            files: vec![(
+                "haproxy.cfg",
+                site.fill(CONFIGURATION).replace("{LIMIT}", site.limit(LIMIT)),
+            )],
         }
     }
 }

@@ -38,7 +38,10 @@ impl Peer for Nginx {
 
 fn configuration(site: &Site<'_>) -> String {
     site.fill(CONFIGURATION)
-        .replace("{ZONE}", site.limit("limit_req_zone $http_x_api_key zone=bench:32m rate=1000000r/s;"))
+        .replace(
+            "{ZONE}",
+            site.limit("limit_req_zone $http_x_api_key zone=bench:32m rate=1000000r/s;"),
+        )
         .replace("{LIMIT}", site.limit("limit_req zone=bench burst=1000000 nodelay;"))
 }
 

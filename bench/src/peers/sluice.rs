@@ -5,11 +5,29 @@ use std::path::PathBuf;
 use super::{Launch, Missing, Options, Peer, Site};
 
 #[derive(Debug)]
-pub(super) struct Sluice;
+pub(super) struct Sluice {
+    name: &'static str,
+    workers: u8,
+    /// None: its own choice.
+    driver: Option<&'static str>,
+    /// Passes on and does nothing else.
+    bare: bool,
+}
+
+pub(super) const USUAL: Sluice = Sluice { name: "sluice", workers: 1, driver: None, bare: false };
+/// No limit, no log.
+pub(super) const BARE: Sluice = Sluice { name: "sluice-bare", bare: true, ..USUAL };
+pub(super) const EPOLL: Sluice = Sluice { name: "sluice-epoll", driver: Some("epoll"), ..USUAL };
+/// On the one CPU that there is for the proxy: what a second one costs, not what it brings.
+pub(super) const TWO: Sluice = Sluice { name: "sluice-two", workers: 2, ..USUAL };
 
 impl Peer for Sluice {
     fn name(&self) -> &'static str {
-        "sluice"
+        self.name
+    }
+
+    fn is_asked_for(&self) -> bool {
+        self.name != USUAL.name
     }
 
     fn find(&self, options: &Options) -> Result<PathBuf, Missing> {
@@ -29,10 +47,9 @@ impl Peer for Sluice {
     }
 
     fn launch(&self, site: &Site<'_>) -> Launch {
-        Launch {
-            arguments: vec!["run".into(), "-c".into(), site.path("sluice.toml")],
-            files: vec![("sluice.toml", configuration(site))],
-        }
+        let mut arguments = vec!["run".into(), "-c".into(), site.path("sluice.toml")];
+        arguments.extend(self.driver.iter().flat_map(|driver| ["--driver".into(), driver.into()]));
+        Launch { arguments, files: vec![("sluice.toml", self.configuration(site))] }
     }
 }
 
@@ -41,10 +58,16 @@ fn list(paths: &[PathBuf]) -> String {
     names.join(" or ")
 }
 
-fn configuration(site: &Site<'_>) -> String {
-    site.fill(CONFIGURATION)
-        .replace("{USE_LIMIT}", site.limit("limits = [\"bench\"]"))
-        .replace("{LIMIT}", site.limit(LIMIT))
+impl Sluice {
+    fn configuration(&self, site: &Site<'_>) -> String {
+        let log = if self.bare { "to = \"off\"\n" } else { LOG };
+        let text = CONFIGURATION
+            .replace("{LOG}", log)
+            .replace("{WORKERS}", &self.workers.to_string())
+            .replace("{USE_LIMIT}", site.limit("limits = [\"bench\"]"))
+            .replace("{LIMIT}", site.limit(LIMIT));
+        site.fill(&text)
+    }
 }
 
 const LIMIT: &str = r#"
@@ -57,7 +80,7 @@ const CONFIGURATION: &str = r#"version = 1
 
 [server]
 listen = ["127.0.0.1:{PORT}"]
-workers = 1
+workers = {WORKERS}
 
 [admin]
 listen = "127.0.0.1:{ADMIN_PORT}"
@@ -71,7 +94,9 @@ to = "origin"
 {USE_LIMIT}
 {LIMIT}
 [log.access]
-to = "{FOLDER}/access.log"
+{LOG}"#;
+
+const LOG: &str = r#"to = "{FOLDER}/access.log"
 format = "json"
 sample = { ok = "1%", errors = "100%" }
 "#;
