@@ -5,6 +5,8 @@
 //! [`load`] drives it, [`histogram`] keeps what it saw, [`report`] writes it down.
 
 pub mod clock;
+#[cfg(feature = "monoio-http")]
+pub mod codecs;
 pub mod compare;
 pub mod cpu;
 pub mod histogram;

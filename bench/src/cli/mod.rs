@@ -1,5 +1,7 @@
 //! The command line: one file a command.
 
+#[cfg(feature = "monoio-http")]
+mod codecs;
 mod compare;
 mod load;
 mod origin;
@@ -24,6 +26,12 @@ pub(crate) enum Command {
     Relay(relay::Relay),
     /// Run Sluice and its peers on the same work, in turn, and set them side by side
     Compare(compare::Compare),
+    /// Send the plain proxy's work and malformed requests through monoio-http beside our own codec
+    #[cfg(feature = "monoio-http")]
+    Codecs(codecs::Codecs),
+    #[cfg(feature = "monoio-http")]
+    #[command(hide = true)]
+    CodecsProxy(codecs::CodecsProxy),
 }
 
 impl Command {
@@ -34,6 +42,10 @@ impl Command {
             Self::Origin(origin) => origin.run(&stop),
             Self::Relay(relay) => relay.run(&stop),
             Self::Compare(compare) => compare.run(&stop),
+            #[cfg(feature = "monoio-http")]
+            Self::Codecs(codecs) => codecs.run(&stop),
+            #[cfg(feature = "monoio-http")]
+            Self::CodecsProxy(proxy) => proxy.run(),
         }
     }
 }

@@ -3,6 +3,8 @@
 mod measure;
 mod process;
 mod scenario;
+#[cfg(feature = "monoio-http")]
+mod standing;
 mod verdict;
 
 use std::path::PathBuf;
@@ -12,6 +14,8 @@ use anyhow::{Result, ensure};
 
 pub use self::measure::Run;
 pub use self::scenario::{Preset, Scenario};
+#[cfg(feature = "monoio-http")]
+pub use self::standing::Standing;
 pub use self::verdict::{Bottleneck, Shares};
 use crate::cpu;
 use crate::peers::{Missing, Options, Peer};

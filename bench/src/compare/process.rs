@@ -84,6 +84,11 @@ impl Running {
         Ok(())
     }
 
+    #[cfg(feature = "monoio-http")]
+    pub(super) fn has_ended(&mut self) -> bool {
+        !matches!(self.child.try_wait(), Ok(None))
+    }
+
     /// The last words of its output.
     fn tail(&self) -> String {
         let text = std::fs::read_to_string(&self.log).unwrap_or_default();

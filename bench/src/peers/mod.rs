@@ -6,6 +6,8 @@ use std::fmt::Debug;
 use std::path::{Path, PathBuf};
 
 mod haproxy;
+#[cfg(feature = "monoio-http")]
+mod monoio_http;
 mod nginx;
 mod relay;
 mod sluice;
@@ -19,6 +21,8 @@ pub const PEERS: &[&dyn Peer] = &[
     &sluice::EPOLL,
     &sluice::TWO,
     &relay::Relay,
+    #[cfg(feature = "monoio-http")]
+    &monoio_http::MonoioHttp,
 ];
 
 /// A gateway that can be put in front of the origin.
