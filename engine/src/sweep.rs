@@ -225,6 +225,12 @@ impl Watch {
         wheel.entries[self.index as usize].shutter.as_ref().is_some_and(Shutter::is_silent)
     }
 
+    /// Whether the peer has sent something that is still to be read. Its end is nothing.
+    pub(crate) fn has_unread(&self) -> bool {
+        let wheel = self.sweeper.wheel.borrow();
+        wheel.entries[self.index as usize].shutter.as_ref().is_some_and(Shutter::has_unread)
+    }
+
     /// End the connection now, and let the peer know that it is no orderly end.
     pub(crate) fn reset(&self) {
         let wheel = self.sweeper.wheel.borrow();

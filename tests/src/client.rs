@@ -192,6 +192,11 @@ impl Client {
         self.wire.half_close().expect("half close");
     }
 
+    /// Waits until the gateway closes; `false` when it resets the connection instead.
+    pub fn closes_in_order(&mut self) -> bool {
+        matches!(self.wire.readable(), Ok(false))
+    }
+
     /// Waits until the gateway closes, and holds that it sent nothing more before that.
     #[track_caller]
     pub fn expect_close(&mut self) {

@@ -60,6 +60,8 @@ pub(crate) struct Connection {
     pipelined: bool,
     /// The client sends no more.
     ended: bool,
+    /// What the client sent behind its request, if anything, has not been read.
+    unread: bool,
     /// Nothing may follow the current response.
     closing: bool,
     /// The response broke off, and only its connection can say so.
@@ -145,7 +147,10 @@ pub(crate) async fn serve(worker: Rc<Worker>, socket: Socket, guest: Guest) -> O
             // What came together is served without waiting for anybody.
             After::Next if connection.pipelined => share.spend(&worker.turns, PIPELINED).await,
             After::Next => {}
-            After::Close => return None,
+            After::Close => {
+                connection.close();
+                return None;
+            }
             After::Linger => {
                 Box::pin(connection.linger()).await;
                 return None;
@@ -181,6 +186,7 @@ impl Connection {
             ahead: None,
             pipelined: false,
             ended: false,
+            unread: false,
             closing: false,
             torn: false,
         }
@@ -257,7 +263,19 @@ impl Connection {
         };
         // Who was not told in time, as in a drain, may have sent another request already.
         let told = !self.head.keep_alive;
-        if all_came && told && !self.has_more() { After::Close } else { After::Linger }
+        let is_read = || !self.unread || !self.taking.has_unread();
+        if all_came && told && !self.has_more() && is_read() { After::Close } else { After::Linger }
+    }
+
+    /// Close at once.
+    fn close(self) {
+        let Self { watch, taking, reader, writer, .. } = self;
+        // They hold on to the socket.
+        drop((watch, taking));
+        // With no read under way this is one system call, where a ring would be given two errands.
+        if let Some(reader) = reader.filter(|reader| !reader.armed()) {
+            drop(Socket::apart(reader, writer));
+        }
     }
 
     /// What of the text is the current request's.

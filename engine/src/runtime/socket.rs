@@ -379,6 +379,13 @@ impl Shutter {
         }
     }
 
+    /// Whether something is there to be read; an end is not.
+    pub(crate) fn has_unread(&self) -> bool {
+        let look = rustix::net::RecvFlags::PEEK | rustix::net::RecvFlags::DONTWAIT;
+        let seen = rustix::net::recv(self.descriptor(), &mut [0_u8; 1], look);
+        matches!(seen, Ok((_, 1..)))
+    }
+
     /// Reset the connection: the peer learns that what it got is not all. (Closing would end it in
     /// order, as if that were all.)
     pub(crate) fn reset(&self) {

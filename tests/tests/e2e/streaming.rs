@@ -298,3 +298,24 @@ fn a_client_that_leaves_takes_its_upstream_request_along() {
     drop(client);
     origin.wait_for_open(0);
 }
+
+#[test]
+fn a_client_that_wants_one_answer_and_sends_more_gets_its_answer() {
+    let gate = Gate::new();
+    let held = gate.clone();
+    let origin = Origin::new(move |connection| {
+        connection.read_request()?;
+        connection.wait_at(&held)?;
+        connection.write(origin::ok("hello"))
+    });
+    let sluice = Sluice::before(&origin);
+    let mut client = sluice.client();
+    client.send("GET /a HTTP/1.1\r\nHost: a.example\r\nConnection: close\r\n\r\n");
+    origin.wait_for_heads(1);
+    // What nobody reads would reset the connection when it is closed, and its answer with it.
+    client.send("\r\n");
+    gate.open();
+    assert_eq!(client.read_response().text(), "hello");
+    client.half_close();
+    assert!(client.closes_in_order(), "it was reset");
+}

@@ -103,6 +103,12 @@ impl Exchange for Connection {
             BodyState::Nothing | BodyState::Whole { .. } | BodyState::Away => false,
         };
         if !reader.armed() {
+            // Who asked for one response alone may close its side at once and still wait: a read
+            // could tell no more than that, and would be made and given up for each.
+            if !coming && !self.head.keep_alive && !self.pipelined {
+                self.unread = true;
+                return Poll::Pending;
+            }
             // With headroom: what it brings may turn out to be a piece of the next body.
             reader.arm(buffer::with_headroom(self.worker.buffers.small()));
         }
