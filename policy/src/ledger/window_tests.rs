@@ -153,9 +153,9 @@ fn a_key_of_little_use_has_one_block_and_one_in_full_use_four() {
     for minute in 0..200 {
         assert!(take(600_000 + minute * 61_000, 1));
     }
-    assert_eq!(ledger.blocks(), Some(1));
+    assert_eq!(ledger.prepare().figures().held, 1);
     (0..1000).for_each(|_| assert!(take(20_000_000, 1)));
-    assert_eq!(ledger.blocks(), Some(4));
+    assert_eq!(ledger.prepare().figures().held, 4);
 }
 
 #[test]
