@@ -15,7 +15,7 @@ pub(super) struct Marks(Box<[AtomicU64]>);
 impl Marks {
     /// A quarter of a byte for each place of the table.
     pub(super) fn new(places: usize) -> Self {
-        Self((0..(places / 32).max(64)).map(|_| AtomicU64::new(0)).collect())
+        Self((0..(places / 32).max(256)).map(|_| AtomicU64::new(0)).collect())
     }
 
     /// What this key has taken from a shared count matters until then.

@@ -97,6 +97,37 @@ fn a_clock_that_goes_back_grants_nothing() {
 }
 
 #[test]
+fn nobody_is_forgotten_while_any_clock_says_that_it_owes() {
+    // Every place is held until 51,000 ms. One worker's clock is 80 ms ahead of another's, and
+    // neither is far enough from what was noted to be noted itself.
+    let ledger = Ledger::new(8, [0; 16]);
+    let slow = gcra(1, 1000, 1);
+    (1..=8).for_each(|n| assert!(takes(&ledger, 50_000, n, slow)));
+    assert!(!takes(&ledger, 50_950, 1, slow));
+    let _ = takes(&ledger, 51_040, 9, slow);
+    (1..=8).for_each(|n| assert!(!takes(&ledger, 50_960, n, slow), "{n}"));
+}
+
+#[test]
+fn a_faster_rate_keeps_what_was_spent_and_owes_no_longer_than_it_fills() {
+    let (daily, fast) = (gcra(1, 86_400_000, 1), gcra(2, 1000, 4));
+    for look in [false, true] {
+        let ledger = Ledger::new(8, [0; 16]);
+        assert!(takes(&ledger, 1000, 1, daily));
+        let takes = |ms| {
+            let looked = look.then(|| ledger.peek(at(ms), key(1), fast, 1).is_ok());
+            let took = takes(&ledger, ms, 1, fast);
+            assert!(looked.is_none_or(|looked| looked == took), "{ms}");
+            took
+        };
+        // Empty, whatever it owed before; from then on two a second.
+        assert!(!takes(1001) && !takes(1500));
+        assert!(takes(1501) && !takes(1501));
+        assert!(takes(2001) && !takes(2001));
+    }
+}
+
+#[test]
 fn what_is_given_back_is_there_again() {
     for full in [false, true] {
         let ledger = Ledger::new(8, [0; 16]);
@@ -152,6 +183,28 @@ fn permits_are_counted_by_key_and_go_back() {
         let (permit, _) = take(n, 1).expect("room");
         ledger.release(permit);
     }
+}
+
+#[test]
+fn a_key_with_requests_in_progress_is_not_forgotten_for_others() {
+    let ledger = Ledger::new(8, [0; 16]);
+    let first = ledger.acquire(key(0), 1).unwrap().0;
+    // More keys than the table has places for: those that find none are refused.
+    let mut permits: Vec<_> = (1..5000).filter_map(|n| ledger.acquire(key(n), 1)).collect();
+    assert!((50..64).contains(&permits.len()), "{}", permits.len());
+    assert!(ledger.acquire(key(0), 1).is_none());
+    assert_eq!(ledger.permits(), permits.len() as u64 + 1);
+    // Whoever leaves makes room for another.
+    ledger.release(permits.pop().unwrap().0);
+    let other = (5000..6000).find_map(|n| ledger.acquire(key(n), 1)).expect("room");
+    permits.push(other);
+    ledger.release(first);
+    assert!(ledger.acquire(key(0), 1).is_some_and(|(permit, _)| {
+        ledger.release(permit);
+        true
+    }));
+    permits.into_iter().for_each(|(permit, _)| ledger.release(permit));
+    assert_eq!(ledger.permits(), 0);
 }
 
 proptest! {

@@ -162,7 +162,8 @@ fn a_key_of_little_use_has_one_block_and_one_in_full_use_four() {
 fn a_lowered_limit_that_is_used_up_lends_nothing_from_cells_that_have_not_lent() {
     let ledger = Ledger::new(1024, [1; 16]);
     assert!((0..80).all(|_| ledger.take(at(600_000), key(1), sliding(100), 1).is_ok()));
-    assert!(ledger.take(at(600_000), key(1), sliding(70), 1).is_err());
+    // The first look is at all cells, and finds where they stand for the next ones.
+    assert!((0..5).all(|_| ledger.take(at(600_000), key(1), sliding(70), 1).is_err()));
     assert!(ledger.take(at(600_000), key(1), sliding(81), 1).is_ok());
     assert!(ledger.take(at(600_000), key(1), sliding(81), 1).is_err());
 }
