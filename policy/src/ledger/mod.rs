@@ -63,6 +63,8 @@ const CONTENDED_WAIT: Duration = Duration::from_millis(1);
 /// The keys of a limit that find no room share so many counts, by the table's size: more of them,
 /// so that fewer keys meet the debts of others; fewer, so that a flood is not admitted there.
 const SHARED: core::ops::RangeInclusive<usize> = 64..=4096;
+/// As few as the tests of interruptions can fill each time.
+const BLOCKS_MIN: usize = if cfg!(test) { 8 } else { 64 };
 /// Spare blocks of sliding windows, and how many of them the keys of a limit share.
 const SPARE: usize = 1024;
 const SPARE_SHARED: u64 = 64;
@@ -200,7 +202,7 @@ impl Ledger {
 
     /// Makes room for sliding windows, before a request needs it.
     pub(crate) fn prepare(&self) -> &Blocks {
-        self.blocks.get_or_init(|| Blocks::new((self.capacity() / 8).max(64), SPARE))
+        self.blocks.get_or_init(|| Blocks::new((self.capacity() / 8).max(BLOCKS_MIN), SPARE))
     }
 
     pub(crate) fn hasher(&self) -> SipHasher13 {

@@ -64,3 +64,21 @@ const fn count(value: u64) -> u32 {
 const fn step(value: u64) -> u64 {
     value.wrapping_add(1 << 32)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ledger::table::Table;
+
+    /// What the table relies on: no slot shows the same value under two keys.
+    #[test]
+    fn a_place_that_changes_hands_shows_another_value() {
+        let place = Table::new(8).update(1, &Counts, |word| (Some(word), ())).unwrap().0;
+        for value in [0, 1 << 32, 7 << 32, u64::MAX << 32] {
+            assert!(Counts.idle(value) && !Counts.idle(value + 1));
+            for next in [Counts.fresh(place, value), Counts.cleared(value)] {
+                assert_eq!((count(next), next == value), (0, false), "{value}");
+            }
+        }
+    }
+}

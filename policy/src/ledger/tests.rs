@@ -128,6 +128,21 @@ fn a_faster_rate_keeps_what_was_spent_and_owes_no_longer_than_it_fills() {
 }
 
 #[test]
+fn what_is_charged_while_there_is_no_room_stays_charged() {
+    let ledger = Ledger::new(8, [0; 16]);
+    let owing = Meter::Bucket(plain(1, 1000, 10).owing());
+    for n in 1..=8 {
+        let filler = CountKey { rule: 1 << 40, ..key(n) };
+        assert!(ledger.take(at(1000), filler, gcra(1, 1000, 1), 1).is_ok());
+    }
+    assert!(takes(&ledger, 1000, 99, owing));
+    assert_eq!(ledger.charge(at(1000), key(99), owing, 9).unwrap().left, 0);
+    // The others are forgotten; four of ten are back.
+    assert!(ledger.take(at(5000), key(99), owing, 5).is_err());
+    assert!(ledger.take(at(5000), key(99), owing, 4).is_ok());
+}
+
+#[test]
 fn what_is_given_back_is_there_again() {
     for full in [false, true] {
         let ledger = Ledger::new(8, [0; 16]);
@@ -326,8 +341,8 @@ fn only_those_that_took_from_a_shared_count_begin_with_what_it_owes() {
     ];
     for (short, long, shares) in table {
         let ledger = Ledger::new(8, [0; 16]);
-        for n in 1..=1000 {
-            // Another limit's, so that what they share is not what this one's keys share.
+        for n in 1..=8 {
+            // Another limit's, so that they share nothing with this one's keys.
             let _ = ledger.take(at(7_201_000), CountKey { rule: 1 << 40, ..key(n) }, short, 1);
         }
         assert!(takes(&ledger, 7_201_000, 9999, long), "{long:?}");
