@@ -40,13 +40,8 @@ pub(crate) struct Blocks {
 #[derive(Debug)]
 struct Store {
     table: Table,
-    blocks: Box<[Block]>,
+    cells: Box<[AtomicU64]>,
 }
-
-/// Whole lines of the cache, two that are fetched together.
-#[derive(Debug, Default)]
-#[repr(align(128))]
-struct Block([AtomicU64; BLOCK]);
 
 #[derive(Clone, Copy, Debug)]
 struct Home {
@@ -363,12 +358,12 @@ impl<'a> Near<'a> {
 impl Store {
     fn new(blocks_max: usize) -> Self {
         let table = Table::new(blocks_max);
-        let blocks = (0..table.capacity()).map(|_| Block::default()).collect();
-        Self { table, blocks }
+        let cells = (0..table.capacity() * BLOCK).map(|_| AtomicU64::new(0)).collect();
+        Self { table, cells }
     }
 
-    fn block(&self, place: Place) -> &[AtomicU64; BLOCK] {
-        &self.blocks[place.index()].0
+    fn block(&self, place: Place) -> &[AtomicU64] {
+        &self.cells[place.index() * BLOCK..][..BLOCK]
     }
 }
 
