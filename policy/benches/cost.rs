@@ -30,7 +30,7 @@ use sluice_policy::time::{Instant, Now, Wall};
 const ROUTE: &str = "[route.r]\nmatch = \"/{*rest}\"\nrespond = { body = \"ok\" }\n";
 
 /// The first is what they are compared with.
-const KINDS: [(&str, &str); 7] = [
+const KINDS: [(&str, &str); 8] = [
     ("no limit", ""),
     ("bucket", "rate = \"1000000/s\""),
     ("leaky", "kind = \"leaky\"\nrate = \"1000000/s\"\nmax_wait = \"1s\""),
@@ -38,7 +38,12 @@ const KINDS: [(&str, &str); 7] = [
     ("quota", "kind = \"quota\"\nrate = \"1000000000/day\""),
     ("log of 10", "kind = \"sliding\"\nrate = \"10/s\""),
     ("sliding of 1000", "kind = \"sliding\"\nrate = \"1000/s\""),
+    ("concurrency", CONCURRENCY),
 ];
+/// Of the route, not a limit.
+const CONCURRENCY: &str = "concurrency = { max = 1000, key = [\"ip\"] }\n";
+/// Twice as many as there are keys. Sliding windows and concurrency have an eighth as many.
+const PLACES: [usize; 2] = [1 << 21, 1 << 24];
 const KEYS: [u64; 3] = [1_000, 100_000, 1_000_000];
 /// Short enough that some rounds have the core to themselves.
 const ROUND: u32 = 10_000;
@@ -56,9 +61,12 @@ impl Work {
     fn new(kind: &str, keys: u64) -> Self {
         let text = match kind {
             "" => ROUTE.to_owned(),
+            CONCURRENCY => format!("{ROUTE}{CONCURRENCY}"),
             kind => format!("[limit.l]\n{kind}\n{ROUTE}limits = [\"l\"]\n"),
         };
-        let ledger = Arc::new(Ledger::new(1 << 21, [3; 16]));
+        let eighth = kind == CONCURRENCY || kind.contains("sliding");
+        let places = PLACES[usize::from(eighth && keys > 100_000)];
+        let ledger = Arc::new(Ledger::new(places, [3; 16]));
         let policy = Policy::new(written::plan(&text), ledger, 1);
         Self { policy, dice: Dice::new(7), at_ns: 1_000_000_000, keys }
     }

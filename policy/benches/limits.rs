@@ -1,5 +1,4 @@
-//! What one look at a limit costs, for each way to count and 1,000, 100,000 and 1,000,000 keys;
-//! and what a flood of fresh keys does to a key that was there before.
+//! What one look at a limit costs, for each way to count and 1,000, 100,000 and 1,000,000 keys.
 
 #[path = "../tests/written/mod.rs"]
 mod written;
@@ -63,22 +62,5 @@ fn kinds(c: &mut Criterion) {
     }
 }
 
-/// One key that is asked for all the time, alone and with a fresh key between.
-fn flood(c: &mut Criterion) {
-    for (name, fresh) in [("one key alone", false), ("one key, and a fresh key each time", true)] {
-        let (mut policy, mut at, mut next) = (policy("rate = \"1/h\""), 1_000_000_000, 1 << 24);
-        c.bench_function(name, |b| {
-            b.iter(|| {
-                at += 1000;
-                if fresh {
-                    next += 1;
-                    let _ = black_box(ask(&mut policy, at, next));
-                }
-                black_box(ask(&mut policy, at, 1))
-            });
-        });
-    }
-}
-
-criterion_group!(benches, kinds, flood);
+criterion_group!(benches, kinds);
 criterion_main!(benches);

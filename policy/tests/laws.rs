@@ -173,7 +173,10 @@ fn run(seed: u64) -> Vec<String> {
     for _ in 0..1500 {
         run.tick();
         if run.world.dice.below(400) == 0 {
-            assert!(run.world.ledger.keys() <= run.world.ledger.capacity(), "seed {seed}: bounded");
+            assert!(
+                run.world.ledger.keys() <= run.world.ledger.capacity() as u64,
+                "seed {seed}: bounded"
+            );
             let which = usize::try_from(run.world.dice.below(2)).unwrap();
             for worker in &mut run.world.workers {
                 worker.adopt(Arc::clone(&plans[which]));

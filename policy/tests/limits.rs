@@ -98,6 +98,36 @@ fn what_a_later_filter_refuses_costs_nothing() {
     }
 }
 
+#[test]
+fn parts_of_a_key_cannot_trade_bytes() {
+    let first: &[(&str, &str)] = &[("a", "x\u{1}y"), ("b", "z")];
+    let second: &[(&str, &str)] = &[("a", "x"), ("b", "y\u{1}z")];
+    let limits = "[limit.l]\nkey = [\"claim:a\", \"claim:b\"]\nrate = \"1/h\"";
+    let mut policy = policy(limits, "limits = [\"l\"]");
+    for claims in [first, second] {
+        let who = Identity { user: None, tenant: None, claims };
+        let facts = Facts { identity: Some(&who), ..facts("/") };
+        assert_eq!(status(&mut policy, 1000, &facts), 200, "{claims:?}");
+    }
+}
+
+#[test]
+fn a_field_that_states_the_cost_takes_at_least_one_and_at_most_all() {
+    let limits = "[limit.l]\nrate = \"10/h\"\ncost = \"header:x-cost\"";
+    // (what it says, left of ten)
+    let table = [("3", 7), ("0", 9), ("", 9), ("-2", 9), ("all", 9), ("10", 0), ("11", 0)];
+    let long = ("123456789012345678901234567890", 0);
+    for (cost, left) in table.into_iter().chain([long]) {
+        let mut policy = policy(limits, "limits = [\"l\"]");
+        let head = Head::new(&[("x-cost", cost)]);
+        let facts = Facts { headers: head.headers(), ..facts("/") };
+        let (decision, flight) = ask(&mut policy, 1000, &facts);
+        assert!(matches!(decision, Decision::Answer(answer) if answer.status == 200), "{cost}");
+        assert_eq!(flight.limit().unwrap().left, left, "{cost}");
+        end(&mut policy, 1000, flight);
+    }
+}
+
 const LEAKY: &str = "[limit.l]\nkind = \"leaky\"\nrate = \"10/s\"\nmax_wait = \"250ms\"";
 
 fn turn(decision: Decision) -> Option<u64> {
@@ -179,6 +209,38 @@ fn every_violated_limit_is_told_and_a_shadow_never() {
         flight.plan().limit_name(*limit) != "s" && (*quota, *left) == (1, 0)
     }));
     end(&mut policy, 1000, flight);
+}
+
+#[test]
+fn of_several_that_refuse_the_longest_wait_is_told_in_any_order() {
+    let limits = "[limit.hour]\nrate = \"1/h\"\n[limit.minute]\nrate = \"1/min\"";
+    for order in ["[\"hour\", \"minute\"]", "[\"minute\", \"hour\"]"] {
+        let mut policy = policy(limits, &format!("limits = {order}"));
+        assert_eq!(status(&mut policy, 1000, &facts("/")), 200);
+        let (decision, flight) = ask(&mut policy, 1000, &facts("/"));
+        let Decision::Answer(answer) = decision else { panic!("{decision:?}") };
+        assert_eq!(answer.retry_after, Some(Duration::from_secs(3600)), "{order}");
+        let told = flight.violated().map(|limit| flight.plan().limit_name(limit));
+        assert_eq!(told, Some("hour"), "{order}");
+        end(&mut policy, 1000, flight);
+    }
+}
+
+#[test]
+fn what_is_tightest_is_told_and_a_shadow_beside_it_refuses_nobody() {
+    let limits = "[limit.wide]\nrate = \"100/h\"\n[limit.tight]\nrate = \"3/h\"\n\
+                  [limit.s]\nrate = \"1/h\"\nshadow = true";
+    for order in ["[\"s\", \"wide\", \"tight\"]", "[\"tight\", \"wide\", \"s\"]"] {
+        let mut policy = policy(limits, &format!("limits = {order}"));
+        for left in [2, 1, 0] {
+            let (decision, flight) = ask(&mut policy, 1000, &facts("/"));
+            assert!(matches!(decision, Decision::Answer(answer) if answer.status == 200));
+            let told = flight.limit().unwrap();
+            let told = (flight.plan().limit_name(told.limit), told.left);
+            assert_eq!(told, ("tight", left), "{order}");
+            end(&mut policy, 1000, flight);
+        }
+    }
 }
 
 /// What the response says it has cost, in the field that the limit names.

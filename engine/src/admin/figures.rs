@@ -9,6 +9,7 @@ use axum::http::header::CONTENT_TYPE;
 use axum::response::{IntoResponse, Response};
 use serde::Serialize;
 use sluice_policy::keeper::RuleFigures;
+use sluice_policy::ledger::{Figures, Ledger};
 
 use super::{Room, breakers, overload};
 use crate::clock;
@@ -58,6 +59,7 @@ fn own(desk: &Desk) -> String {
         "Client connections that may be open, by server.connections and the descriptors there are.",
         fleet.connections_max(),
     );
+    counts(&mut text, fleet.ledger());
     drop(fleet);
     health(&mut text, desk);
     store(&mut text, desk);
@@ -67,6 +69,33 @@ fn own(desk: &Desk) -> String {
     breakers::expose(&mut text, desk);
     overload::expose(&mut text, desk);
     text.finish()
+}
+
+/// How full the tables of the node's own limits are.
+fn counts(text: &mut Exposition, ledger: &Ledger) {
+    type Read = fn(&Figures) -> u64;
+    let families: [(&str, &str, &str, Read); 4] = [
+        ("sluice_limit_table_places", "gauge", "Places there are.", |it| it.capacity as u64),
+        ("sluice_limit_table_held", "gauge", "Places that are held.", |it| it.held),
+        (
+            "sluice_limit_table_forgotten_total",
+            "counter",
+            "Keys as good as new that made room for others.",
+            |it| it.forgotten,
+        ),
+        (
+            "sluice_limit_table_full_total",
+            "counter",
+            "How often a key had no place of its own.",
+            |it| it.full,
+        ),
+    ];
+    for (name, kind, help, read) in families {
+        text.family(name, kind, help);
+        for (table, figures) in ledger.tables() {
+            text.sample(name, &[("table", table)], read(&figures));
+        }
+    }
 }
 
 /// The servers that are asked how they are, and what is switched by hand.

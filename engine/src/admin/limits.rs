@@ -1,9 +1,12 @@
 //! The limits in force: what each promises, what it decided, and how full the node's table is.
 
+use std::collections::BTreeMap;
+
 use axum::Json;
 use axum::extract::State;
 use serde_json::{Value, json};
 use sluice_policy::keeper::RuleFigures;
+use sluice_policy::ledger::Figures;
 
 use super::Room;
 use crate::observe::cells::{Cell, Cells, LimitCells};
@@ -39,13 +42,24 @@ pub(super) async fn limits(State(room): State<Room>) -> Json<Value> {
     let rules: Vec<_> = fleet.generation().config.plan.promises().map(rule).collect();
     let own = |(field, value): (&String, &String)| json!({ "key": field, "value": value, "error": store.unread.get(field) });
     let overrides: Vec<_> = store.overrides.iter().map(own).collect();
+    let tables: BTreeMap<_, _> =
+        ledger.tables().map(|(table, figures)| (table, full(figures))).collect();
     Json(json!({
         "limits": rules,
-        "keys": { "held": ledger.keys(), "room": ledger.capacity() },
+        "tables": tables,
         "overrides": overrides,
-        "window_blocks": ledger.blocks(),
         "in_progress": ledger.permits(),
     }))
+}
+
+/// How full one of the node's tables is.
+fn full(figures: Figures) -> Value {
+    json!({
+        "held": figures.held,
+        "room": figures.capacity,
+        "forgotten": figures.forgotten,
+        "full": figures.full,
+    })
 }
 
 /// What a store of shared counts has to do with it, as this node sees it.

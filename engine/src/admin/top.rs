@@ -15,46 +15,35 @@ const PATIENCE: Duration = Duration::from_secs(1);
 
 pub(super) async fn top(State(room): State<Room>) -> Json<Value> {
     let asked = room.desk.fleet().inspect();
-    let mut workers = Vec::new();
+    let mut seen = Vec::new();
     for (_, answer) in asked {
         if let Ok(Ok(snapshot)) = tokio::time::timeout(PATIENCE, answer).await {
-            workers.push(snapshot.top);
+            seen.push(snapshot.top);
         }
     }
-    let wanted = wanted(&workers);
     let mut limits: BTreeMap<String, Vec<Value>> = BTreeMap::new();
-    for TopKey { limit, hash, written, recent } in summed(workers.into_iter().flatten().collect()) {
+    for TopKey { limit, hash, written, recent } in summed(seen) {
         let key = (!written.is_empty()).then_some(written);
         let shown = json!({ "hash": format!("{hash:016x}"), "key": key, "recent": recent });
-        let most = wanted.get(&limit).copied().unwrap_or_default();
-        let keys = limits.entry(limit).or_default();
-        if keys.len() < most {
-            keys.push(shown);
-        }
+        limits.entry(limit).or_default().push(shown);
     }
     let limits = limits.into_iter().map(|(name, keys)| json!({ "name": name, "top": keys }));
     Json(json!({ "limits": limits.collect::<Vec<_>>() }))
 }
 
-/// How many keys of each limit are watched: workers that look at different moments may name
-/// different ones, but each names no more than that.
-fn wanted(workers: &[Vec<TopKey>]) -> BTreeMap<String, usize> {
-    let mut wanted = BTreeMap::new();
-    for top in workers {
-        let mut of_one: BTreeMap<&String, usize> = BTreeMap::new();
-        top.iter().for_each(|heavy| *of_one.entry(&heavy.limit).or_default() += 1);
-        for (limit, count) in of_one {
-            let most = wanted.entry(limit.clone()).or_default();
-            *most = count.max(*most);
+/// Each key once, the heaviest first, as written by any worker that has seen it. Of each limit as
+/// many as a worker has: one that looked earlier may know others.
+fn summed(seen: Vec<Vec<TopKey>>) -> Vec<TopKey> {
+    let mut room: BTreeMap<String, usize> = BTreeMap::new();
+    for keys in &seen {
+        for key in keys {
+            let own = keys.iter().filter(|other| other.limit == key.limit).count();
+            let most = room.entry(key.limit.clone()).or_default();
+            *most = own.max(*most);
         }
     }
-    wanted
-}
-
-/// Each key once, the heaviest first, as written by any worker that has seen it.
-fn summed(keys: Vec<TopKey>) -> Vec<TopKey> {
     let mut all: BTreeMap<(String, u64), (u32, String)> = BTreeMap::new();
-    for TopKey { limit, hash, written, recent } in keys {
+    for TopKey { limit, hash, written, recent } in seen.into_iter().flatten() {
         let (sum, known) = all.entry((limit, hash)).or_default();
         *sum = sum.saturating_add(recent);
         if known.is_empty() {
@@ -66,6 +55,10 @@ fn summed(keys: Vec<TopKey>) -> Vec<TopKey> {
         .map(|((limit, hash), (recent, written))| TopKey { limit, hash, written, recent })
         .collect();
     all.sort_by_key(|heavy| std::cmp::Reverse(heavy.recent));
+    all.retain(|heavy| {
+        let left = room.get_mut(&heavy.limit).filter(|left| **left > 0);
+        left.map(|left| *left -= 1).is_some()
+    });
     all
 }
 
@@ -79,9 +72,10 @@ mod tests {
             let (limit, written) = ("l".to_owned(), written.to_owned());
             TopKey { limit, hash, written, recent }
         };
-        let seen = vec![key(1, "ip=a", 5), key(2, "", 4), key(2, "ip=b", 3), key(1, "", 1)];
-        assert_eq!(summed(seen), [key(2, "ip=b", 7), key(1, "ip=a", 6)]);
-        let wanted = wanted(&[vec![key(1, "", 5)], vec![key(2, "", 4)], vec![]]);
-        assert_eq!(wanted, BTreeMap::from([("l".to_owned(), 1)]));
+        let early = vec![key(1, "ip=a", 5), key(2, "", 4)];
+        let late = vec![key(2, "ip=b", 3), key(1, "", 1)];
+        assert_eq!(summed(vec![early, late]), [key(2, "ip=b", 7), key(1, "ip=a", 6)]);
+        // They do not agree which is the heaviest one.
+        assert_eq!(summed(vec![vec![key(1, "", 5)], vec![key(2, "", 6)]]), [key(2, "", 6)]);
     }
 }

@@ -81,6 +81,9 @@ fn number(out: &mut Vec<u8>, key: &[u8], n: u64) {
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+    use sfv::{BareItem, Item, List, ListEntry, Parser};
+
     use super::*;
 
     fn limit(quota: u32, left: u32, reset_ms: u64) -> Limit {
@@ -101,5 +104,80 @@ mod tests {
                         X-RateLimit-Reset: 90\r\n\
                         RateLimit-Policy: \"full\";q=3;w=60\r\nRateLimit: \"full\";r=3\r\n";
         assert_eq!(String::from_utf8(out).unwrap(), expected);
+    }
+
+    /// A List of Strings with integer parameters, as RFC 9651 has them.
+    fn parse(field: &str) -> Vec<(String, Vec<(String, i64)>)> {
+        let list: List = Parser::new(field).parse().expect("a structured field");
+        let item = |entry: ListEntry| match entry {
+            ListEntry::Item(Item { bare_item: BareItem::String(name), params }) => {
+                let integer = |value: &BareItem| match value {
+                    BareItem::Integer(n) => i64::from(*n),
+                    other => panic!("{other:?} is no integer"),
+                };
+                let params = params.iter().map(|(key, value)| (key.to_string(), integer(value)));
+                (name.to_string(), params.collect())
+            }
+            other => panic!("{other:?} is no string"),
+        };
+        list.into_iter().map(item).collect()
+    }
+
+    proptest! {
+        /// What a client reads with a parser that is not ours is what was meant, whatever the
+        /// names: nothing is lost, nothing comes in, and spans are whole seconds, rounded up.
+        #[test]
+        fn a_client_reads_what_was_meant(
+            limits in prop::collection::vec(
+                ("[ -~]{0,24}", any::<u32>(), any::<u32>(), 0..=u64::from(u32::MAX), any::<u64>()),
+                1..8,
+            ),
+        ) {
+            let limits: Vec<_> = limits
+                .into_iter()
+                .map(|(name, quota, left, window_ms, reset_ns)| {
+                    let window = Duration::from_millis(window_ms);
+                    let reset = Duration::from_nanos(reset_ns);
+                    (name, Limit { limit: 0, quota, left, window, reset })
+                })
+                .collect();
+            let mut out = Vec::new();
+            draft10(&mut out, || limits.iter().map(|(name, limit)| (name.as_str(), *limit)));
+            let text = String::from_utf8(out).unwrap();
+            let lines: Vec<_> = text.split_terminator("\r\n").collect();
+            let [policy, rest] = lines[..] else { panic!("{lines:?}") };
+            let policies = parse(policy.strip_prefix("RateLimit-Policy: ").unwrap());
+            let rests = parse(rest.strip_prefix("RateLimit: ").unwrap());
+            prop_assert_eq!(policies.len(), limits.len());
+            prop_assert_eq!(rests.len(), limits.len());
+            for (((name, limit), policy), rest) in limits.iter().zip(&policies).zip(&rests) {
+                let seconds = |span: Duration| {
+                    i64::try_from(span.as_nanos().div_ceil(1_000_000_000)).unwrap()
+                };
+                let meant = |of: &[(&str, i64)]| {
+                    let own = of.iter().map(|(key, n)| ((*key).to_owned(), *n)).collect();
+                    (name.clone(), own)
+                };
+                let window = seconds(limit.window).max(1);
+                prop_assert_eq!(policy, &meant(&[("q", limit.quota.into()), ("w", window)]));
+                let left = ("r", limit.left.into());
+                let expected = match seconds(limit.reset) {
+                    0 => meant(&[left]),
+                    reset => meant(&[left, ("t", reset)]),
+                };
+                prop_assert_eq!(rest, &expected);
+            }
+        }
+
+        /// `Retry-After` and `t` are tight to the second: at that many the wait is over, at one
+        /// less it is not.
+        #[test]
+        fn seconds_are_tight(wait_ns in 1_u64..=u64::MAX) {
+            let (wait, told) = (Duration::from_nanos(wait_ns), {
+                seconds_up(Duration::from_nanos(wait_ns))
+            });
+            prop_assert!(Duration::from_secs(told) >= wait);
+            prop_assert!(Duration::from_secs(told - 1) < wait);
+        }
     }
 }

@@ -13,7 +13,9 @@ use core::sync::atomic::Ordering::{Relaxed, SeqCst};
 use core::sync::atomic::fence;
 use core::time::Duration;
 
+use super::marks::Marks;
 use super::table::{Place, Refused, Table, Words};
+use super::tally::Figures;
 use super::words::AtomicU64;
 use super::{CONTENDED_WAIT, CountKey, SPARE_SHARED, idle, shared_key, spread};
 use crate::mechanism::gcra::Level;
@@ -31,6 +33,8 @@ const LOOKS_MAX: u32 = 1024;
 pub(crate) struct Blocks {
     own: Store,
     spare: Store,
+    /// Of blocks whose key took from the spare ones.
+    marks: Marks,
 }
 
 #[derive(Debug)]
@@ -91,12 +95,16 @@ struct First {
 
 impl Blocks {
     pub(super) fn new(blocks_max: usize, spare: usize) -> Self {
-        Self { own: Store::new(blocks_max), spare: Store::new(spare) }
+        Self {
+            own: Store::new(blocks_max),
+            spare: Store::new(spare),
+            marks: Marks::new(blocks_max),
+        }
     }
 
-    /// Blocks that hold a key's cells, spare ones not counted.
-    pub(super) fn in_use(&self) -> usize {
-        self.own.table.values().count()
+    /// Of the blocks that hold a key's cells, spare ones not counted.
+    pub(super) fn figures(&self) -> Figures {
+        self.own.table.figures()
     }
 
     pub(super) fn take(
@@ -129,8 +137,10 @@ impl Blocks {
             if home.spare {
                 // As for buckets: whoever brings this key into the table sees what we took, or we
                 // see the key, and what it has there must agree, too.
+                let key = block_key(key, loan.cell / BLOCK);
+                self.marks.raise(key, now + sliding.window_ticks());
                 fence(SeqCst);
-                if self.own.table.holds(block_key(key, loan.cell / BLOCK)) {
+                if self.own.table.holds(key) {
                     continue;
                 }
             }
@@ -184,7 +194,7 @@ impl Blocks {
         now: u64,
         missing: u32,
     ) -> Result<Option<Pick>, Duration> {
-        let mut words = self.words(key);
+        let mut words = self.words(key, now);
         let Some(loan) = sliding.lend(&words, now, missing) else {
             if let ring @ Some(_) = Ring::seen(sliding, &words, now, 0) {
                 self.note(first, ring);
@@ -212,13 +222,13 @@ impl Blocks {
             let near = Near::new(self, key, place);
             Ring::unpack(word)?.level(sliding, |cell| near.word(cell), now)
         });
-        let level = near.unwrap_or_else(|| sliding.level(&self.words(key), now));
+        let level = near.unwrap_or_else(|| sliding.level(&self.words(key, now), now));
         match level.left.checked_sub(cost) {
             // What is taken now is the last to come back.
             Some(left) if level.reset.is_zero() => Ok(Level { left, reset: sliding.window() }),
             Some(left) => Ok(Level { left, ..level }),
             None if cost == 1 => Err((level, level.reset)),
-            None => Err((level, sliding.wait(&self.words(key), now, cost))),
+            None => Err((level, sliding.wait(&self.words(key, now), now, cost))),
         }
     }
 
@@ -255,11 +265,11 @@ impl Blocks {
     }
 
     /// The words of a key's cells. Where there is no block, nothing was lent.
-    fn words(&self, key: CountKey) -> [u64; Sliding::CELLS_MAX] {
+    fn words(&self, key: CountKey, now: u64) -> [u64; Sliding::CELLS_MAX] {
         let mut words = [0; Sliding::CELLS_MAX];
         for (block, words) in words.chunks_exact_mut(BLOCK).enumerate() {
             let own = self.own.table.look(block_key(key, block)).map(|(place, _)| (false, place));
-            let look = || self.spare.table.look(spare_key(key, block)).map(|(p, _)| (true, p));
+            let look = || self.shared(key, block, now).map(|place| (true, place));
             match own.or_else(look) {
                 Some((spare, place)) => {
                     let cells = self.store(Home { spare, place }).block(place);
@@ -275,6 +285,17 @@ impl Blocks {
         words
     }
 
+    /// The spare block that stands for one that the key does not have: because it has taken from
+    /// there, or would have to.
+    fn shared(&self, key: CountKey, block: usize, now: u64) -> Option<Place> {
+        let own = Own::new(self, key, block, now, 0);
+        let took = !idle(self.marks.until(own.key), now);
+        if !took && self.own.table.has_room(own.key, &own) {
+            return None;
+        }
+        self.spare.table.look(own.spare).map(|(place, _)| place)
+    }
+
     /// A block for these cells that stays for a window at least.
     fn settle(&self, key: CountKey, block: usize, sliding: Sliding, now: u64) -> Option<First> {
         let needed = now + sliding.window_ticks();
@@ -284,8 +305,8 @@ impl Blocks {
             let next = (word < needed).then_some(raised | (word & RING));
             (next, next.unwrap_or(word))
         };
-        let own = Own { blocks: self, spare: spare_key(key, block), now, new: Ring::new(sliding) };
-        match self.own.table.update(block_key(key, block), &own, raise) {
+        let own = Own::new(self, key, block, now, Ring::new(sliding).pack());
+        match self.own.table.update(own.key, &own, raise) {
             Ok((place, word)) => return Some(First { home: Home { spare: false, place }, word }),
             Err(Refused::Contended) => return None,
             Err(Refused::Full) => {}
@@ -359,9 +380,17 @@ fn spare_key(key: CountKey, block: usize) -> u64 {
 /// for the first block, where the ring of the key's cells stands.
 struct Own<'a> {
     blocks: &'a Blocks,
+    key: u64,
     spare: u64,
     now: u64,
-    new: Ring,
+    ring: u64,
+}
+
+impl<'a> Own<'a> {
+    fn new(blocks: &'a Blocks, key: CountKey, block: usize, now: u64, ring: u64) -> Self {
+        let (key, spare) = (block_key(key, block), spare_key(key, block));
+        Self { blocks, key, spare, now, ring }
+    }
 }
 
 impl Words for Own<'_> {
@@ -372,9 +401,10 @@ impl Words for Own<'_> {
     /// What was taken from the spare block while there was no room stays taken.
     fn fresh(&self, place: Place, _: u64) -> u64 {
         fence(SeqCst);
-        let from = self.blocks.spare.table.look(self.spare);
+        let took = !idle(self.blocks.marks.until(self.key), self.now);
+        let from = took.then(|| self.blocks.spare.table.look(self.spare)).flatten();
         let from = from.map(|(place, _)| self.blocks.spare.block(place));
-        let ring = if from.is_some() { 0 } else { self.new.pack() };
+        let ring = if from.is_some() { 0 } else { self.ring };
         for (i, cell) in self.blocks.own.block(place).iter().enumerate() {
             let word = from.and_then(|from| from.get(i)).map_or(0, |cell| cell.load(SeqCst));
             cell.store(word, SeqCst);

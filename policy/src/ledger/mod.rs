@@ -16,10 +16,13 @@ mod blocks;
 pub(crate) mod boards;
 pub(crate) mod intake;
 pub(crate) mod leases;
+mod marks;
 mod meaning;
+mod permits;
 pub(crate) mod places;
 pub(crate) mod rules;
 mod table;
+mod tally;
 pub(crate) mod watching;
 
 use core::sync::atomic::AtomicU64;
@@ -33,7 +36,8 @@ use siphasher::sip::SipHasher13;
 use crate::ledger::blocks::{Blocks, Loans};
 use crate::ledger::boards::{BOARDS_MAX, Boards};
 use crate::ledger::leases::Leases;
-use crate::ledger::meaning::{Counts, Own, Shared, count, step};
+use crate::ledger::marks::Marks;
+use crate::ledger::meaning::{Own, Shared};
 use crate::ledger::places::Places;
 use crate::ledger::table::{Refused, Table};
 use crate::ledger::watching::Watching;
@@ -46,7 +50,9 @@ use crate::shed::node::Gauges;
 use crate::shed::tenant::Tenants;
 use crate::time::{Instant, Now};
 
+pub(crate) use crate::ledger::permits::Permit;
 pub(crate) use crate::ledger::table::Place;
+pub use crate::ledger::tally::Figures;
 
 /// The node's clock is noted this often, so that noting costs nothing.
 const CLOCK_GRAIN: Duration = Duration::from_millis(100);
@@ -57,6 +63,8 @@ const CONTENDED_WAIT: Duration = Duration::from_millis(1);
 /// The keys of a limit that find no room share so many counts, by the table's size: more of them,
 /// so that fewer keys meet the debts of others; fewer, so that a flood is not admitted there.
 const SHARED: core::ops::RangeInclusive<usize> = 64..=4096;
+/// As few as the tests of interruptions can fill each time.
+const BLOCKS_MIN: usize = if cfg!(test) { 8 } else { 64 };
 /// Spare blocks of sliding windows, and how many of them the keys of a limit share.
 const SPARE: usize = 1024;
 const SPARE_SHARED: u64 = 64;
@@ -67,6 +75,8 @@ pub struct Ledger {
     buckets: Table,
     overflow: Table,
     shared: u64,
+    /// Of keys that took from the overflow.
+    marks: Marks,
     counts: Table,
     pub(crate) boards: Arc<Boards>,
     pub(crate) gates: Arc<Places<Gate>>,
@@ -142,10 +152,6 @@ impl Receipt {
     }
 }
 
-/// A place among the requests that may be in progress at once. Goes back through `release`.
-#[derive(Debug, PartialEq, Eq)]
-pub(crate) struct Permit(Place);
-
 impl Ledger {
     /// `keys_max` keys can be counted at once, 16 bytes each; an eighth as many counts of requests
     /// in progress; and, when a plan has sliding windows, an eighth as many blocks of theirs, 144
@@ -157,6 +163,7 @@ impl Ledger {
             // Those of eight limits at once.
             overflow: Table::new(8 * shared),
             shared: shared as u64,
+            marks: Marks::new(keys_max),
             counts: Table::new((keys_max / 8).max(64)),
             boards: Arc::new(Boards::new(BOARDS_MAX)),
             gates: Arc::new(Places::new(GATES_MAX)),
@@ -176,23 +183,26 @@ impl Ledger {
     }
 
     /// Keys that are held, those as good as new and not yet forgotten included.
-    pub fn keys(&self) -> usize {
-        self.buckets.values().count()
+    pub fn keys(&self) -> u64 {
+        self.buckets.figures().held
     }
 
-    /// Blocks of sliding windows that are held; None when no plan has had any.
-    pub fn blocks(&self) -> Option<usize> {
-        self.blocks.get().map(Blocks::in_use)
-    }
-
-    /// Permits that are out, over all workers.
-    pub fn permits(&self) -> u64 {
-        self.counts.values().map(|value| u64::from(count(value))).sum()
+    /// How full each table is, by what it holds: counts of keys, blocks of sliding windows (none
+    /// before a plan has any), and requests in progress.
+    pub fn tables(&self) -> impl Iterator<Item = (&'static str, Figures)> {
+        let windows = self.blocks.get().map(Blocks::figures);
+        [
+            ("counts", Some(self.buckets.figures())),
+            ("windows", windows),
+            ("concurrency", Some(self.counts.figures())),
+        ]
+        .into_iter()
+        .filter_map(|(table, figures)| Some((table, figures?)))
     }
 
     /// Makes room for sliding windows, before a request needs it.
     pub(crate) fn prepare(&self) -> &Blocks {
-        self.blocks.get_or_init(|| Blocks::new((self.capacity() / 8).max(64), SPARE))
+        self.blocks.get_or_init(|| Blocks::new((self.capacity() / 8).max(BLOCKS_MIN), SPARE))
     }
 
     pub(crate) fn hasher(&self) -> SipHasher13 {
@@ -247,9 +257,10 @@ impl Ledger {
                     let updated = self.overflow.update(shared_key(key, self.shared), &words, spend);
                     let (place, outcome) = updated.map_err(|_| CONTENDED_WAIT)?;
                     let spent = outcome?;
-                    // Whoever brings this key into the table writes it there before reading the
-                    // overflow. So either they saw what we took, or we see the key: then its
-                    // count must agree, too.
+                    self.marks.raise(key.hash, spent.word);
+                    // Whoever brings this key into the table writes it there before reading its
+                    // mark and the overflow. So either they saw what we took, or we see the key:
+                    // then its count must agree, too.
                     fence(SeqCst);
                     if !self.buckets.holds(key.hash) {
                         return Ok(slip(place, spent, true));
@@ -276,15 +287,24 @@ impl Ledger {
         let charge = |word| {
             let now = self.now(clock.at);
             let next = single.charge(word, now, clock, cost);
-            (Some(next), single.level(next, now, clock))
+            (Some(next), (next, single.level(next, now, clock)))
         };
-        match self.buckets.update(key.hash, &Own { ledger: self, clock, key }, charge) {
-            Ok((_, level)) => Some(level),
-            Err(Refused::Contended) => None,
-            Err(Refused::Full) => {
-                let words = Shared { now: self.now(clock.at) };
-                let overflow = shared_key(key, self.shared);
-                self.overflow.update(overflow, &words, charge).ok().map(|(_, level)| level)
+        loop {
+            match self.buckets.update(key.hash, &Own { ledger: self, clock, key }, charge) {
+                Ok((_, (_, level))) => return Some(level),
+                Err(Refused::Contended) => return None,
+                Err(Refused::Full) => {
+                    let words = Shared { now: self.now(clock.at) };
+                    let overflow = shared_key(key, self.shared);
+                    let updated = self.overflow.update(overflow, &words, charge);
+                    let (_, (word, level)) = updated.ok()?;
+                    // As in taking.
+                    self.marks.raise(key.hash, word);
+                    fence(SeqCst);
+                    if !self.buckets.holds(key.hash) {
+                        return Some(level);
+                    }
+                }
             }
         }
     }
@@ -304,7 +324,7 @@ impl Ledger {
             Meter::Sliding(sliding) => return self.prepare().peek(key, sliding, cost, now),
         };
         let own = self.buckets.value(key.hash);
-        let word = own.or_else(|| self.overflow.value(shared_key(key, self.shared))).unwrap_or(0);
+        let word = own.unwrap_or_else(|| self.first_word(clock, key, now));
         match single.take(word, now, clock, cost) {
             Ok((_, level)) => Ok(level),
             Err(_) if own.is_some() && gcra.is_some_and(|gcra| overdrawn(word, now, gcra)) => {
@@ -351,28 +371,22 @@ impl Ledger {
         }
     }
 
-    /// A permit, and how many are left; None when `max` are out. When the table has no room for
-    /// the key, that is None, too.
-    pub(crate) fn acquire(&self, key: CountKey, max: u32) -> Option<(Permit, u32)> {
-        let (place, left) = self
-            .counts
-            .update(key.hash, &Counts, |value| match max.checked_sub(count(value)) {
-                None | Some(0) => (None, None),
-                Some(room) => (Some(step(value) + 1), Some(room - 1)),
-            })
-            .ok()?;
-        Some((Permit(place), left?))
+    /// What a key that is not in the table would start with.
+    fn first_word(&self, clock: Now, key: CountKey, now: u64) -> u64 {
+        let own = Own { ledger: self, clock, key };
+        if self.buckets.has_room(key.hash, &own) {
+            self.inherited(key, now)
+        } else {
+            self.overflow.value(shared_key(key, self.shared)).unwrap_or(0)
+        }
     }
 
-    #[expect(clippy::needless_pass_by_value, reason = "a permit is spent by giving it back")]
-    pub(crate) fn release(&self, permit: Permit) {
-        loop {
-            let value = self.counts.at(permit.0);
-            debug_assert!(count(value) > 0, "released more often than acquired");
-            if count(value) == 0 || self.counts.swap(permit.0, value, step(value) - 1) {
-                return;
-            }
+    /// What a key that gets a place starts with: what it may have taken while there was none.
+    fn inherited(&self, key: CountKey, now: u64) -> u64 {
+        if idle(self.marks.until(key.hash), now) {
+            return 0;
         }
+        self.overflow.value(shared_key(key, self.shared)).unwrap_or(0)
     }
 
     /// What becomes of a count, and of who asked.

@@ -1,4 +1,4 @@
-//! Memory of the node under keys that the plan names: upstreams, routes, limits.
+//! Memory of the node under keys that the plan names: upstreams, endpoints, routes, limits.
 //!
 //! A key takes the first free place from where it points, and keeps it for good; so workers meet
 //! at the same place without a lock, and a reload finds everything as it was. When all places are
@@ -68,11 +68,12 @@ mod tests {
 
     #[test]
     fn a_key_keeps_its_place_and_a_full_table_has_none_for_another() {
-        let places = Places::<AtomicU64>::new(2);
-        let taken: Vec<_> = [4, 6].map(|key| places.place(key)).into();
+        let places = Places::<AtomicU64>::new(3);
+        let taken: Vec<_> = [5, 8, 11].map(|key| places.place(key)).into();
         assert!(taken.iter().all(Option::is_some), "{taken:?}");
-        assert_eq!([4, 6].map(|key| places.place(key)).to_vec(), taken);
-        assert!(places.find(6).is_some());
-        assert_eq!((places.place(8), places.find(8).is_some()), (None, false));
+        assert_eq!([5, 8, 11].map(|key| places.place(key)).to_vec(), taken);
+        assert!([5, 8, 11].iter().all(|key| places.find(*key).is_some()));
+        assert_eq!((places.place(7), places.find(7).is_some()), (None, false));
+        assert!(Places::<AtomicU64>::new(3).find(7).is_none());
     }
 }

@@ -17,6 +17,7 @@
 
 use core::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
 
+use super::tally::{Figures, Tally};
 use super::words::{AtomicU64, spin_loop};
 
 /// Of a line. As an index, and as part of a place.
@@ -63,6 +64,7 @@ pub(crate) enum Refused {
 #[derive(Debug)]
 pub(crate) struct Table {
     lines: Box<[Line]>,
+    tally: Tally,
 }
 
 #[derive(Debug, Default)]
@@ -90,11 +92,15 @@ enum Claim {
 impl Table {
     pub(crate) fn new(keys_max: usize) -> Self {
         let lines = keys_max.div_ceil(SLOTS).clamp(2, u32::MAX as usize / SLOTS);
-        Self { lines: (0..lines).map(|_| Line::default()).collect() }
+        Self { lines: (0..lines).map(|_| Line::default()).collect(), tally: Tally::default() }
     }
 
     pub(crate) fn capacity(&self) -> usize {
         self.lines.len() * SLOTS
+    }
+
+    pub(crate) fn figures(&self) -> Figures {
+        self.tally.figures(self.capacity())
     }
 
     /// The key's value, if it is here and not just changing hands.
@@ -113,6 +119,11 @@ impl Table {
     /// Whether the key is here, or just coming or going.
     pub(crate) fn holds(&self, key: u64) -> bool {
         !matches!(self.find(key, self.homes(key)), Found::Missing)
+    }
+
+    /// Whether a key that is not here would find a place now.
+    pub(crate) fn has_room(&self, key: u64, words: &impl Words) -> bool {
+        places(self.homes(key)).into_iter().any(|place| self.free(place, words))
     }
 
     /// Replaces the key's value by what `change` makes of it, or leaves it when that is None.
@@ -139,12 +150,15 @@ impl Table {
                         let (next, result) = change(words.fresh(place, last));
                         match next {
                             Some(next) => self.slot(place).value.store(next, Release),
-                            None => self.vacate(place, words.cleared(last)),
+                            None => self.vacate(key, place, words.cleared(last)),
                         }
                         return Ok((place, result));
                     }
                     Claim::Lost => spin_loop(),
-                    Claim::Full => return Err(Refused::Full),
+                    Claim::Full => {
+                        self.tally.full(key);
+                        return Err(Refused::Full);
+                    }
                 },
             }
         }
@@ -209,15 +223,17 @@ impl Table {
                 changing = true;
                 continue;
             }
-            if slot.key.load(SeqCst) != NOBODY && !words.idle(last) {
+            let held = slot.key.load(SeqCst) != NOBODY;
+            if held && !words.idle(last) {
                 continue;
             }
             if slot.value.compare_exchange(last, BUSY, SeqCst, Relaxed).is_err() {
                 return Claim::Lost;
             }
             slot.key.store(key, SeqCst);
+            self.tally.claimed(key, held);
             if self.rivalled(key, places, rank) {
-                self.vacate(place, words.cleared(last));
+                self.vacate(key, place, words.cleared(last));
                 return Claim::Lost;
             }
             return Claim::Won { place, last };
@@ -250,8 +266,9 @@ impl Table {
         })
     }
 
-    fn vacate(&self, place: Place, shown: u64) {
+    fn vacate(&self, key: u64, place: Place, shown: u64) {
         debug_assert_ne!(shown, BUSY);
+        self.tally.vacated(key);
         let slot = self.slot(place);
         slot.key.store(NOBODY, SeqCst);
         slot.value.store(shown, SeqCst);

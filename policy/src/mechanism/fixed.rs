@@ -219,6 +219,29 @@ mod tests {
     }
 
     #[test]
+    fn a_quota_counts_until_its_last_instant_although_walls_are_read_in_seconds() {
+        let hour = Fixed::calendar(2, Period::Hour).unwrap();
+        let left = Period::Hour.left(Wall(WALL));
+        let mut word = 0;
+        assert!(play(hour, &mut word, 5_000_000, WALL, 2));
+        // The same second as `left - 1`, later in it.
+        for ms in [1, 500, 733, 900, 999] {
+            let late = 5_000_000 + (left - 1) * 1000 + ms;
+            assert!(!play(hour, &mut word, late, WALL + left - 1, 1), "{ms}");
+        }
+    }
+
+    #[test]
+    fn what_was_counted_in_a_window_that_is_over_is_not_given_back_to_the_next() {
+        let fixed = Fixed::every(2, Duration::from_secs(60)).unwrap();
+        let (mut first, mut next) = (0, 0);
+        assert!(play(fixed, &mut first, 60_000, 0, 1));
+        assert!(play(fixed, &mut next, 120_000, 0, 2));
+        assert_eq!(Fixed::untake(next, first, 1), None);
+        assert_eq!(Fixed::untake(next, next, 2), Some(next - 2));
+    }
+
+    #[test]
     fn setting_the_wall_clock_grants_nothing_anew() {
         for (step, what) in [(-7200_i64, "back"), (-600, "a little back"), (600, "a little on")] {
             let day = Fixed::calendar(2, Period::Day).unwrap();

@@ -231,6 +231,32 @@ mod tests {
     }
 
     #[test]
+    fn a_share_is_back_a_window_later_and_not_a_tick_before() {
+        let sliding = Sliding::new(1, Duration::from_secs(1)).unwrap();
+        let window = sliding.window_ticks();
+        // Where rounding does nothing, nearly nothing, and most.
+        for off in [0, 1, GRAIN / 2, GRAIN - 1] {
+            let (mut words, now) = ([0; 64], 7 * window / GRAIN * GRAIN + off);
+            assert!(take(sliding, &mut words, now, 1).is_ok());
+            let early = now + window - 1;
+            assert!(take(sliding, &mut words.clone(), early, 1).is_err(), "{off}");
+            let late = now + window + (GRAIN - off) % GRAIN;
+            assert!(take(sliding, &mut words, late, 1).is_ok(), "{off}");
+        }
+    }
+
+    #[test]
+    fn a_worker_whose_clock_is_behind_brings_nothing_back_early() {
+        // The first cell has two; the second is taken by a clock that is 50 ms behind.
+        let sliding = Sliding::new(65, Duration::from_secs(1)).unwrap();
+        let mut words = [0; 64];
+        assert!(take(sliding, &mut words, at(7_050_000), 1).is_ok());
+        assert!(take(sliding, &mut words, at(7_000_000), 1).is_ok());
+        assert_eq!(sliding.lent(words[0], at(8_049_999)), 2);
+        assert_eq!(sliding.lent(words[0], at(8_050_001)), 0);
+    }
+
+    #[test]
     fn shares_add_up_to_the_limit() {
         for limit in [1, 2, 63, 64, 65, 100, 127, 128, 1000, Sliding::LIMIT_MAX] {
             let sliding = Sliding::new(limit, Duration::from_secs(1)).unwrap();

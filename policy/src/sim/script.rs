@@ -84,7 +84,7 @@ pub fn play(bytes: &[u8]) -> u64 {
             }
         }
         assert!(ledger.permits() <= open.len() as u64, "a permit nobody holds");
-        assert!(ledger.keys() <= ledger.capacity(), "more keys than there is room for");
+        assert!(ledger.keys() <= ledger.capacity() as u64, "more keys than there is room for");
     }
     for (worker, flight) in open {
         end(&mut workers[worker], now, flight);

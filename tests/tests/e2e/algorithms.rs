@@ -146,5 +146,5 @@ fn operators_see_the_bound_of_every_limit() {
         assert!(bound.starts_with(words), "{bound}");
     }
     assert_eq!(seen["limits"][0]["allowed"], 1);
-    assert_eq!(seen["keys"]["held"], 3);
+    assert_eq!(seen["tables"]["counts"]["held"], 3);
 }

@@ -3,7 +3,7 @@
 use std::net::TcpListener;
 use std::thread;
 
-use sluice_tests::{Client, Config, Origin, Sluice};
+use sluice_tests::{Client, Config, Origin, Sluice, eventually};
 
 #[test]
 fn an_ipv6_client_is_its_whole_64_and_an_ipv4_client_one_address() {
@@ -106,4 +106,48 @@ fn a_burst_over_four_workers_admits_exactly_its_number() {
         clients.into_iter().map(|client| client.join().expect("a count")).sum()
     });
     assert_eq!((admitted, origin.requests().len()), (BURST, BURST));
+}
+
+/// With room for 1,024 keys.
+fn crowded(rate: &str) -> Sluice {
+    let config = Config::to(&[Origin::ok("hello").addr()])
+        .server("limit_keys = 1024")
+        .limit("each", "header:x-key", rate, 1)
+        .respond("here", "/here", "ok")
+        .more("limits = [\"each\"]\n");
+    Sluice::start(config)
+}
+
+fn table(sluice: &Sluice, what: &str) -> f64 {
+    sluice.metrics()[&format!("sluice_limit_table_{what}{{table=\"counts\"}}")]
+}
+
+#[test]
+fn operators_see_how_full_the_table_of_counts_is() {
+    let ask =
+        |client: &mut Client, n: u32| client.ask("/here", &format!("X-Key: {n}\r\n")).status();
+    let sluice = crowded("1/h");
+    let mut client = sluice.client();
+    assert_eq!(table(&sluice, "places"), 1024.0);
+    assert_eq!(table(&sluice, "held"), 0.0);
+    (0..100).for_each(|n| assert_eq!(ask(&mut client, n), 200));
+    assert_eq!((table(&sluice, "held"), table(&sluice, "full_total")), (100.0, 0.0));
+    for n in 100..1500 {
+        let _ = ask(&mut client, n);
+    }
+    let held = table(&sluice, "held");
+    assert!((900.0..=1024.0).contains(&held), "{held}");
+    let full = table(&sluice, "full_total");
+    assert!((300.0..=1500.0 - held).contains(&full), "{full} of the others found it full");
+    assert_eq!(table(&sluice, "forgotten_total"), 0.0, "all of them owe for an hour");
+    let told = &sluice.admin("/v1/limits").json()["tables"]["counts"];
+    assert_eq!((&told["held"], &told["room"]), (&(held as u64).into(), &1024.into()), "{told}");
+    // Keys that are as good as new at once make room for others.
+    let sluice = crowded("1000/s");
+    let mut client = sluice.client();
+    let mut fresh = 0..;
+    eventually("a key is forgotten for another", || {
+        fresh.by_ref().take(200).for_each(|n| assert_eq!(ask(&mut client, n), 200));
+        (table(&sluice, "forgotten_total") > 0.0).then_some(())
+    });
 }

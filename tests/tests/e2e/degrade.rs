@@ -93,6 +93,46 @@ fn causes_that_a_fallback_does_not_name_are_told_as_they_are() {
 }
 
 #[test]
+fn a_limit_that_is_used_up_may_be_answered_with_a_page_that_says_to_queue() {
+    let page = "status = 202, body = '{\"queued\":true}', content_type = \"application/json\"";
+    for (fallback, status, body, source) in
+        [(page, 202, "{\"queued\":true}", "static"), ("status = 503", 503, "", "empty")]
+    {
+        let origin = Origin::ok("hello");
+        let route = format!("limits = [\"one\"]\nfallback = {{ on = [\"limited\"], {fallback} }}");
+        let config = Config::to(&[origin.addr()]).limit("one", "ip", "1/h", 1).route(&route);
+        let sluice = Sluice::start(config);
+        let mut client = sluice.client();
+        assert_eq!(client.get("/a").status(), 200);
+        for _ in 0..2 {
+            let response = client.get("/a");
+            assert_eq!((response.status(), response.text().as_str()), (status, body));
+            assert_eq!(response.field("x-degraded"), Some(source));
+            assert_eq!(response.field("cache-control"), Some("no-store"));
+            // Whoever understands limits is told of them all the same.
+            let wait: u64 = response.field("retry-after").unwrap().parse().expect("seconds");
+            assert!((3590..=3600).contains(&wait), "{wait}");
+            let stated = response.field("ratelimit").expect("a RateLimit field");
+            assert!(stated.starts_with("\"one\";r=0;t="), "{stated}");
+        }
+        assert_eq!(origin.requests().len(), 1);
+        let line = &sluice.log_lines(3)[2];
+        assert_eq!(
+            (&line["code"], &line["limit"], &line["degraded"]),
+            (&"limit.exceeded".into(), &"one".into(), &source.into()),
+            "{line}"
+        );
+        let name =
+            format!("sluice_degraded_total{{route=\"all\",cause=\"limited\",source=\"{source}\"}}");
+        sluice.wait_for_metric(&name, 2.0);
+        sluice.wait_for_metric(
+            "sluice_limit_decisions_total{limit=\"one\",decision=\"refused\"}",
+            2.0,
+        );
+    }
+}
+
+#[test]
 fn a_file_that_is_not_there_is_refused() {
     let dir = TempDir::new().unwrap();
     let file = dir.path().join("sluice.toml");
