@@ -59,7 +59,7 @@ pub(crate) async fn serve<X: Exchange>(worker: &Rc<Worker>, exchange: &mut X) {
                 break exchange.answer(&page, told(flight)).await;
             }
             Decision::Wait(until) => {
-                let over = runtime::sleep(until.since(worker.now().at));
+                let over = worker.wait(until, guard.flight().awaits_store());
                 match while_there(exchange, over).await {
                     Some(()) => Event::Woke,
                     None => break Sent::GONE,

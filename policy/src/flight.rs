@@ -177,6 +177,11 @@ impl Flight {
     }
 
     /// What the route says about rewriting; None when no route matched.
+    /// Whether it waits for a store of shared counts.
+    pub fn awaits_store(&self) -> bool {
+        self.phase == Phase::Parked
+    }
+
     pub fn route(&self) -> Option<&Route> {
         self.plan.route(self.route?)
     }

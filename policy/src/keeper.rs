@@ -243,6 +243,7 @@ impl Keeper {
             self.lapse(now, *at);
         }
         let batches = self.flush(now, &all);
+        self.reopen(now, &all);
         self.forget_settled(now, &all);
         batches
     }
@@ -404,6 +405,16 @@ impl Keeper {
             key.lease.give(dropped);
         }
         dropped
+    }
+
+    /// Where nobody asks by itself, requests do.
+    fn reopen(&mut self, now: Instant, these: &[At]) {
+        for at in these {
+            let look = self.look(now, *at);
+            if self.keys.get_mut(at).is_some_and(|key| key.lease.reopens(&look)) {
+                self.ledger.leases.admit(*at);
+            }
+        }
     }
 
     fn settle(&mut self, now: Instant, at: At, seq: u64, reply: &Reply) {

@@ -70,6 +70,24 @@ fn over_twenty_seconds_nearly_nothing_of_a_limit_is_lost() {
 }
 
 #[test]
+fn a_warm_request_does_not_wait() {
+    for (rate, load_rate) in [(1000, 3000), (1000, 1100), (1000, 500), (10_000, 30_000)] {
+        let written = plan(3, &format!("{rate}/s"), rate, "closed");
+        let mut world = World::new(&written, 1, 3, 2, QUIET);
+        load(&mut world, &mut Dice::new(2), 3, load_rate, 5 * SEC);
+        world.run_until(2 * SEC);
+        let cold = world.parked();
+        world.run_until(6 * SEC);
+        let (parked, requests) = (world.parked() - cold, world.requests);
+        eprintln!(
+            "{rate} {load_rate}: cold {cold} parked {parked} of {requests} commands {}",
+            world.commands
+        );
+        assert!(parked * 1000 <= requests, "{load_rate} of {rate}: {parked} of {requests}");
+    }
+}
+
+#[test]
 fn one_a_minute_over_three_gateways_admits_one_a_minute() {
     let mut world = World::new(&plan(3, "1/min", 1, "closed"), 1, 3, 2, QUIET);
     for i in 0..300 {

@@ -2,7 +2,7 @@
 //! all of them.
 
 use super::concurrency::{ConcurrencySpec, refused};
-use super::shared::{LOOK, Lost, overdue};
+use super::shared::{Lost, look_again, overdue};
 use super::terms::places;
 use super::{Ask, Context, Verdict};
 use crate::flight::{Flight, Parked, Step};
@@ -70,7 +70,7 @@ impl Places {
                 leases.parked(key.rule);
             }
             flight.parked = Some(parked);
-            return Verdict::Park(at + LOOK);
+            return Verdict::Park(look_again(&parked, at));
         }
         let alone = match self.lost {
             Lost::Open => Some(None),

@@ -23,8 +23,8 @@ use crate::unit::Rate;
 
 /// The longest that a request waits for the store.
 pub(super) const PARK_MAX: Duration = Duration::from_millis(20);
-/// How often it looks.
-pub(super) const LOOK: Duration = Duration::from_millis(1);
+/// How often it looks by itself. Whoever brings an answer should wake it before.
+const LOOK: Duration = Duration::from_millis(5);
 /// What a refused request is told when nobody knows better: the store is away.
 const AWAY: Duration = Duration::from_secs(1);
 const MINUTE: Duration = Duration::from_secs(60);
@@ -159,7 +159,7 @@ impl Shared {
             Some(since) => since,
             None if overdue(flight, at) => at,
             // Another request was faster.
-            None => return Err(LOOK),
+            None => return Err(Duration::from_millis(1)),
         };
         let outcome = match self.lost {
             Lost::Open => Ok(0),
@@ -231,7 +231,12 @@ pub(super) fn ready(
         leases.parked(rule);
     }
     flight.parked = Some(parked);
-    Some(Unready::Park(at + LOOK))
+    Some(Unready::Park(look_again(&parked, at)))
+}
+
+/// When a request that waits looks at the latest.
+pub(super) fn look_again(parked: &Parked, at: Instant) -> Instant {
+    (at + LOOK).min(parked.since + PARK_MAX)
 }
 
 /// Where the store keeps it.

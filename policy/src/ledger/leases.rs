@@ -378,6 +378,13 @@ impl Leases {
         slot.denied_until.store(denied_until, SeqCst);
     }
 
+    /// Nothing speaks against asking.
+    pub(crate) fn admit(&self, at: At) {
+        if let Some(slot) = self.slot(at) {
+            slot.denied_until.store(0, SeqCst);
+        }
+    }
+
     pub(crate) fn want(&self, at: At, cost: u32, now: u64) {
         let Some(slot) = self.slot(at) else { return };
         slot.wanted.fetch_add(u64::from(cost), SeqCst);

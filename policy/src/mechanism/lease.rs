@@ -21,8 +21,11 @@ const BATCH: u64 = 192;
 const LEASE_US: u64 = 1_000_000;
 const FLUSH_US: u64 = 5_000;
 const ROUND_TRIPS_US: u64 = 2_000;
-/// What will be used until the next look and an answer to it.
-const LOW_US: u64 = FLUSH_US + ROUND_TRIPS_US;
+/// What will be used until the next look but one and an answer to it: looks are late at times.
+const LOW_US: u64 = 2 * FLUSH_US + ROUND_TRIPS_US;
+/// A node that asks again by itself refuses until it has an answer, but for no longer than this:
+/// a request that waited for it would most likely be refused as well.
+const ASKING_US: u64 = 20_000;
 /// After this long without a request, nothing is fetched ahead.
 const QUIET_US: u64 = 100_000;
 const PAUSE_MIN_US: u64 = 4_000;
@@ -108,6 +111,8 @@ pub(crate) struct Lease {
     dearest: u64,
     /// The store has not heard of these terms.
     anew: bool,
+    /// Requests are refused until an answer that the node gets by itself.
+    closed: bool,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -140,6 +145,7 @@ impl Lease {
             plenty: true,
             dearest: 0,
             anew: false,
+            closed: false,
         }
     }
 
@@ -279,14 +285,31 @@ impl Lease {
         }
         let deadline = Some(deadline);
         if self.debtor {
-            return Some(Outcome { void, deadline, denied_until: self.settle_debt(now) });
+            self.settle_debt(now);
+            self.closed = true;
+            return Some(Outcome { void, deadline, denied_until: self.next + ASKING_US });
         }
         self.batch = reply.granted.max(1);
         let limited = message.want > 0 && reply.granted < message.want;
         let pause = if places { reply.wait_us } else { pause(&message.terms, reply) };
         self.next = if limited { now + pause } else { now };
-        let denied_until = if limited { self.next } else { 0 };
+        self.closed = limited && !places;
+        let denied_until = match (limited, self.closed) {
+            (true, true) => self.next + ASKING_US,
+            (true, false) => self.next,
+            (false, _) => 0,
+        };
         Some(Outcome { void, deadline, denied_until })
+    }
+
+    /// Requests are to ask for themselves again: it is time to, and the node does not because few
+    /// come.
+    pub(crate) fn reopens(&mut self, look: &Look) -> bool {
+        let due = self.closed && look.now >= self.next && self.sent.is_none();
+        if due {
+            self.closed = false;
+        }
+        due
     }
 
     /// No answer will come, or none that is of use.
@@ -331,14 +354,12 @@ impl Lease {
     }
 
     /// First tell, then give the other nodes time to tell, too, then ask.
-    fn settle_debt(&mut self, now: u64) -> u64 {
+    fn settle_debt(&mut self, now: u64) {
         if self.grace {
             (self.debtor, self.grace, self.next) = (false, false, now);
-            return 0;
+        } else {
+            (self.grace, self.next) = (true, now + QUIET_US);
         }
-        self.grace = true;
-        self.next = now + QUIET_US;
-        self.next
     }
 
     fn measure(&mut self, look: &Look) {
@@ -364,7 +385,7 @@ impl Lease {
             Count::Bucket | Count::Places => interval,
             Count::Window => interval.min(self.terms.report_us()),
         };
-        let needed = self.demand.saturating_mul(interval + ROUND_TRIPS_US) / 1_000_000_000 + 2;
+        let needed = self.demand.saturating_mul(interval + LOW_US) / 1_000_000_000 + 2;
         let target = needed.max(BATCH.min(2 * self.batch));
         match self.terms.count {
             Count::Bucket | Count::Window => target.min(u64::from(self.terms.capacity / 4).max(1)),
