@@ -11,7 +11,6 @@ use sluice_policy::flight::{Ending, Finish, Flight};
 use crate::cache::Recorder;
 use crate::http::answer::Page;
 use crate::http::{ClientFault, Exchange, Sent, Told, while_there};
-use crate::runtime;
 use crate::upstream::response::Response;
 use crate::upstream::slow::Slow;
 use crate::upstream::{self, Called};
