@@ -325,6 +325,10 @@ impl Keeper {
                 let key = self.key(now, &wish, terms);
                 self.keys.insert(at, key);
             }
+            if wish.spent {
+                self.ledger.leases.charge(wish.hash, wish.cost);
+                continue;
+            }
             if let Some(key) = self.keys.get_mut(&at) {
                 key.lease.heed(wish.cost);
             }
@@ -470,11 +474,7 @@ impl Keeper {
             let look = self.look(now, *at);
             let gone = |key: &Key| {
                 let leaves = self.farewell || key.retires;
-                let empty = look.tokens == 0
-                    && !key.lease.waits()
-                    && !key.lease.owes(&look)
-                    && !key.lease.is_used(&look);
-                key.lease.settled(&look) || (leaves && empty)
+                key.lease.settled(&look) || (leaves && key.lease.rests(&look))
             };
             if self.keys.get(at).is_some_and(gone) {
                 self.keys.remove(at);

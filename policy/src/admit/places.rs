@@ -63,7 +63,8 @@ impl Places {
         let unknown = stand == Stand::Unknown && self.lost == Lost::Local;
         if (!lost || unknown) && !overdue(flight, at) {
             if parked.wished == 0 {
-                let wish = Wish { hash: key.hash, name: name(), rule: key.rule, cost: 1 };
+                let wish =
+                    Wish { hash: key.hash, name: name(), rule: key.rule, cost: 1, spent: false };
                 parked.wished = u8::from(leases.wish(&wish));
             }
             if first {

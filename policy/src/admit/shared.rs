@@ -64,7 +64,17 @@ pub(super) struct Shared {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Spent {
     pub(super) level: Level,
-    loan: Option<Loan>,
+    of: Of,
+}
+
+/// What it was taken from.
+#[derive(Clone, Copy, Debug)]
+enum Of {
+    Held(Loan),
+    /// On credit: the key, and how much.
+    Credit(u64, u32),
+    /// What this node may do on its own.
+    Alone,
 }
 
 /// Not to be admitted, or not yet.
@@ -104,9 +114,6 @@ impl Shared {
         if spec.kind == Kind::Leaky {
             problem(".kind", "a store can't have requests wait for their turn", hint);
             return None;
-        }
-        if spec.shadow {
-            problem(".shadow", "a limit with a store can't be in shadow", hint);
         }
         let numbers = numbers(spec, nodes);
         let (terms, share) = (numbers.terms(), numbers.share());
@@ -153,10 +160,11 @@ impl Shared {
         if let Some(loan) = leases.take(at, hash, cost) {
             let left = u32::try_from(loan.left).unwrap_or(u32::MAX).min(self.terms.capacity);
             let reset = if left < self.terms.capacity { self.token() } else { Duration::ZERO };
-            return Ok(Spent { level: Level { left, reset }, loan: Some(loan) });
+            return Ok(Spent { level: Level { left, reset }, of: Of::Held(loan) });
         }
         let since = match leases.lost_since(|| shard(counted, ask)) {
             Some(since) => since,
+            None if counted.meaning.shadow => return self.take_on_credit(ask, counted),
             None if overdue(flight, at) => at,
             // Another request was faster.
             None => return Err(Duration::from_millis(1)),
@@ -168,7 +176,25 @@ impl Shared {
         };
         leases.degraded(counted.meaning.rule, outcome.is_ok());
         let left = u32::try_from(outcome?).unwrap_or(u32::MAX);
-        Ok(Spent { level: Level { left, reset: self.token() }, loan: None })
+        Ok(Spent { level: Level { left, reset: self.token() }, of: Of::Alone })
+    }
+
+    /// A shadow has nobody wait: what the node does not hold, and the store has not refused, is
+    /// spent now and told later.
+    fn take_on_credit(&self, ask: &Ask<'_>, counted: &Counted<'_>) -> Result<Spent, Duration> {
+        let leases = &ask.ledger.leases;
+        let (hash, cost) = (counted.key.hash, counted.cost);
+        match leases.stand(ask.now.at, hash, cost, true) {
+            Stand::Denied(wait) => return Err(wait),
+            Stand::Held | Stand::Dry => leases.charge(hash, cost),
+            Stand::Unknown => {
+                let name = counted.meaning.key.name(counted.meaning.rule, ask);
+                let wish = Wish { hash, name, rule: counted.meaning.rule, cost, spent: true };
+                let _ = leases.wish(&wish);
+            }
+        }
+        let level = Level { left: 0, reset: self.token() };
+        Ok(Spent { level, of: Of::Credit(hash, cost) })
     }
 
     /// The time in which a token comes.
@@ -179,8 +205,10 @@ impl Shared {
 
 impl Spent {
     pub(super) fn give_back(self, ledger: &Ledger) {
-        if let Some(loan) = self.loan {
-            ledger.leases.give_back(loan);
+        match self.of {
+            Of::Held(loan) => ledger.leases.give_back(loan),
+            Of::Credit(hash, cost) => ledger.leases.discharge(hash, cost),
+            Of::Alone => {}
         }
     }
 }
@@ -201,6 +229,9 @@ pub(super) fn ready(
         if first {
             leases.arrive(at, hash, cost);
         }
+        if counted.meaning.shadow {
+            continue;
+        }
         // Tokens of a direct rule came for somebody who waits.
         let direct = shared.terms.class == Class::Direct;
         let theirs = direct && parked.wished & bit == 0 && !lost;
@@ -213,7 +244,7 @@ pub(super) fn ready(
             Stand::Dry | Stand::Unknown => {
                 if parked.wished & bit == 0 {
                     let name = counted.meaning.key.name(counted.meaning.rule, ask);
-                    let wish = Wish { hash, name, rule: counted.meaning.rule, cost };
+                    let wish = Wish { hash, name, rule: counted.meaning.rule, cost, spent: false };
                     parked.wished |= if leases.wish(&wish) { bit } else { 0 };
                 }
                 if !overdue(flight, at) {

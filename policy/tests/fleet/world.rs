@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use sluice_policy::Policy;
 use sluice_policy::decision::{Decision, Event};
-use sluice_policy::flight::{Ending, Finish, Flight};
+use sluice_policy::flight::{Ending, Finish, Flight, Step};
 use sluice_policy::keeper::{ALL, Batch, Keeper};
 use sluice_policy::ledger::Ledger;
 use sluice_policy::mechanism::dice::Dice;
@@ -100,6 +100,7 @@ struct Node {
     slowest: u64,
     /// Requests in progress.
     inside: u64,
+    shadowed: u64,
     /// Those that wait, and on which worker.
     waiting: BTreeMap<u64, (usize, Flight)>,
 }
@@ -172,6 +173,7 @@ impl World {
                 statuses: BTreeMap::new(),
                 slowest: 0,
                 inside: 0,
+                shadowed: 0,
                 waiting: BTreeMap::new(),
             });
             let first = world.now + world.dice.below(5 * MS);
@@ -228,6 +230,11 @@ impl World {
             let own = written.iter().map(|(field, value)| plan.override_of(field, value).unwrap());
             node.keeper.override_with(own);
         }
+    }
+
+    /// Requests that a shadow would have admitted.
+    pub(crate) fn shadowed(&self) -> u64 {
+        self.nodes.iter().map(|node| node.shadowed).sum()
     }
 
     /// Requests that had to wait for the store.
@@ -446,6 +453,8 @@ impl Node {
             Ending { status: Some(status), bytes_in: 0, bytes_out: 0, finish: Finish::Whole };
         let now = self.now2(at);
         let record = self.workers[worker].end(now, flight, ending);
+        let would = |step: &&Step| step.filter == "shadow" && step.passed;
+        self.shadowed += record.trail.steps().filter(would).count() as u64;
         let took = u64::try_from(record.took.as_micros()).unwrap_or(u64::MAX);
         self.slowest = self.slowest.max(took);
     }
