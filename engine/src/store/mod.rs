@@ -5,6 +5,7 @@
 
 mod clerk;
 mod client;
+pub(crate) mod examine;
 mod find;
 mod lines;
 mod link;
