@@ -151,3 +151,31 @@ fn tls_and_a_password_are_spoken_and_verified() {
         assert!(!(bad.stderr() + &told).contains("hunter"), "{}", bad.stderr());
     }
 }
+
+#[test]
+fn a_certificate_is_shown_where_one_is_wanted() {
+    let Some(ours) = Authority::new() else { return };
+    let Some((_redis, port)) = ours.redis(&["--tls-auth-clients", "yes"]) else { return };
+    let file = |name: &str| ours.file(name).display().to_string();
+    let ca = format!("url = \"rediss://127.0.0.1:{port}\"\nca = \"{}\"", file("ca.pem"));
+    let shown = format!(
+        "{ca}\ncertificate = \"{}\"\ncertificate_key = \"{}\"",
+        file("server.pem"),
+        file("server.key")
+    );
+    let good = Sluice::start(config(&shown, RATE, "closed"));
+    wait_for_store(&good, "up");
+    let bad = Sluice::start(config(&ca, RATE, "closed"));
+    wait_for_store(&bad, "lost");
+    let doctor = |store: &str| {
+        let path = ours.file("sluice.toml");
+        std::fs::write(&path, config(store, RATE, "closed")).expect("write");
+        let said = Sluice::command(&["doctor", "-c", &path.to_string_lossy()]);
+        let found: serde_json::Value = serde_json::from_str(&said.stdout).expect("JSON");
+        found.as_array().and_then(|all| all.last()).expect("the store's").to_string()
+    };
+    assert!(doctor(&shown).contains("a primary"), "{}", doctor(&shown));
+    assert!(doctor(&ca).contains("`certificate`"), "{}", doctor(&ca));
+    let plain = format!("url = \"redis://127.0.0.1:{port}\"");
+    assert!(doctor(&plain).contains("`rediss://`"), "{}", doctor(&plain));
+}

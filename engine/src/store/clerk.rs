@@ -13,7 +13,7 @@ use tokio::time::{Interval, MissedTickBehavior};
 use super::client::Client;
 use super::find::{Found, find};
 use super::lines::{Lines, Way};
-use super::link::{Link, Load, Outcome, node};
+use super::link::{HIDDEN, Link, Load, Outcome, node};
 use super::overrides::{SHARD, Written, meant};
 use super::{Order, Report, Setting, State, Wake, locked};
 use crate::clock::Clock;
@@ -67,7 +67,7 @@ enum Happened {
     Found { search: u64, found: Result<Vec<Found>, String> },
     Made { life: u64, made: Result<Link, String> },
     Carried { life: u64, outcomes: Vec<Outcome> },
-    Read { life: u64, written: Result<Written, String> },
+    Read { life: u64, written: Result<Option<Written>, String> },
 }
 
 impl Clerk {
@@ -206,7 +206,13 @@ impl Clerk {
             }
             Happened::Made { life, made } => {
                 let (link, why) = match made {
-                    Ok(link) => (Some(link), None),
+                    Ok(link) => {
+                        if link.run == HIDDEN {
+                            // Something in between: strict counts can't tell when it restarts.
+                            event!("store_run_hidden");
+                        }
+                        (Some(link), None)
+                    }
                     Err(why) => (None, Some(why)),
                 };
                 if !self.lines.made(life, link) {
@@ -229,9 +235,11 @@ impl Clerk {
                 }
             }
             Happened::Read { life, written } if self.lines.is_up(life) => {
-                // A store that fails is noticed by its counts.
-                if let Ok(written) = written {
-                    self.read(written);
+                match written {
+                    Ok(Some(written)) => self.read(written),
+                    Ok(None) => {}
+                    // Nobody may have asked for counts for a while.
+                    Err(why) => self.lose(life, &why),
                 }
             }
             // Of what was given up.

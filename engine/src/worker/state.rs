@@ -198,13 +198,11 @@ impl Worker {
         };
         let mut policy = self.policy.borrow_mut();
         let decision = policy.decide(now, facts, flight, event);
-        if let Decision::Wait(_) = decision {
-            while let Some(effect) = policy.poll(now) {
-                match effect {
-                    Effect::Kick => self.waiting.kick(),
-                    // Servers are asked by the node's watch, not by a worker.
-                    Effect::Probe(_) => {}
-                }
+        while let Some(effect) = policy.poll(now) {
+            match effect {
+                Effect::Kick => self.waiting.kick(),
+                // Servers are asked by the node's watch, not by a worker.
+                Effect::Probe(_) => {}
             }
         }
         decision

@@ -153,7 +153,7 @@ impl Shared {
         &self,
         ask: &Ask<'_>,
         counted: &Counted<'_>,
-        flight: &Flight,
+        flight: &mut Flight,
     ) -> Result<Spent, Duration> {
         let (leases, at) = (&ask.ledger.leases, ask.now.at);
         let (hash, cost) = (counted.key.hash, counted.cost);
@@ -164,7 +164,7 @@ impl Shared {
         }
         let since = match leases.lost_since(|| shard(counted, ask)) {
             Some(since) => since,
-            None if counted.meaning.shadow => return self.take_on_credit(ask, counted),
+            None if counted.meaning.shadow => return self.take_on_credit(ask, counted, flight),
             None if overdue(flight, at) => at,
             // Another request was faster.
             None => return Err(Duration::from_millis(1)),
@@ -181,7 +181,12 @@ impl Shared {
 
     /// A shadow has nobody wait: what the node does not hold, and the store has not refused, is
     /// spent now and told later.
-    fn take_on_credit(&self, ask: &Ask<'_>, counted: &Counted<'_>) -> Result<Spent, Duration> {
+    fn take_on_credit(
+        &self,
+        ask: &Ask<'_>,
+        counted: &Counted<'_>,
+        flight: &mut Flight,
+    ) -> Result<Spent, Duration> {
         let leases = &ask.ledger.leases;
         let (hash, cost) = (counted.key.hash, counted.cost);
         match leases.stand(ask.now.at, hash, cost, true) {
@@ -190,7 +195,7 @@ impl Shared {
             Stand::Unknown => {
                 let name = counted.meaning.key.name(counted.meaning.rule, ask);
                 let wish = Wish { hash, name, rule: counted.meaning.rule, cost, spent: true };
-                let _ = leases.wish(&wish);
+                flight.kicks |= leases.wish(&wish);
             }
         }
         let level = Level { left: 0, reset: self.token() };
