@@ -60,7 +60,8 @@ async fn ask(entry: &Entry, server: &StoreServer, sentinel: bool) -> Finding {
         }
         Err(_) => {
             let is = format!("no answer within {} s", PATIENCE.as_secs());
-            (is, Some("a server that answers".to_owned()))
+            let should = advice(&is).map(str::to_owned);
+            (is, should)
         }
     };
     Finding { server: Some(server.to_string()), is: told.0, should: told.1 }
@@ -138,9 +139,11 @@ fn advice(why: &str) -> Option<&'static str> {
         ("NOPERM", "a user with the rights that docs/limits-redis.md lists"),
         ("UnknownIssuer", "`ca` of [store.redis]: who has signed the server's certificate"),
         ("invalid peer certificate", "a certificate for this name, from somebody in `ca`"),
-        ("certificate required", "`certificate` and `certificate_key` of [store.redis]"),
+        ("CertificateRequired", "`certificate` and `certificate_key` of [store.redis]"),
         ("InvalidContentType", "an address that speaks TLS, or `redis://` and no `tls`"),
         ("corrupt message", "an address that speaks TLS, or `redis://` and no `tls`"),
+        ("timed out", "a server that answers in time, and that speaks TLS if it is to"),
+        ("no answer within", "a server that answers in time, and that speaks TLS if it is to"),
         ("Connection refused", "an address where a Redis listens"),
         ("failed to lookup address", "a name that has an address"),
         ("no part of a cluster", "cluster_state:ok, as `redis-cli cluster info` says"),
