@@ -3,7 +3,8 @@
 //!
 //! `cargo test -p sluice-tests --test fleet -- --ignored --nocapture --test-threads 1`
 //!
-//! `FLEET_RATE=900` asks for less, where the machine can't do more.
+//! `FLEET_RATE=900` asks for less, where the machine can't do more; `FLEET_ONLY="slowed open"` tries
+//! only that.
 
 use std::thread;
 use std::time::{Duration, Instant};
@@ -161,6 +162,9 @@ fn whatever_happens_to_one_redis() {
     let mut missed = Missed::new();
     for lost in LIMITS {
         for name in ["killed", "stopped", "slowed", "flushed"] {
+            if std::env::var("FLEET_ONLY").is_ok_and(|only| only != format!("{name} {lost}")) {
+                continue;
+            }
             let Some(mut redis) = Redis::start() else { return };
             let gateways = three(&config(&alone(&redis), limit(), lost));
             match name {
