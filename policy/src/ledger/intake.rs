@@ -96,7 +96,13 @@ mod tests {
     use super::*;
 
     fn wish(hash: u64) -> Wish {
-        Wish { hash, name: [hash + 1, hash + 2], rule: hash + 3, cost: 1, spent: hash % 2 > 0 }
+        Wish {
+            hash,
+            name: [hash + 1, hash + 2],
+            rule: hash + 3,
+            cost: 1,
+            spent: hash.is_multiple_of(2),
+        }
     }
 
     #[test]

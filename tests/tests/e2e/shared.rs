@@ -89,9 +89,9 @@ fn excess(seen: &[Seen], burst: f64, rate: f64) -> f64 {
 }
 
 /// Requests that waited for the store in vain, and were decided without it.
-pub(crate) fn gave_up(gateways: &[Sluice]) -> u64 {
+pub(crate) fn gave_up(gateways: &[Sluice]) -> f64 {
     let name = "sluice_store_degraded_decisions_total{decision=\"refused\"}";
-    gateways.iter().map(|sluice| sluice.metrics()[name] as u64).sum()
+    gateways.iter().map(|sluice| sluice.metrics()[name]).sum()
 }
 
 pub(crate) fn count(seen: &[Seen], status: Range<u16>) -> u64 {
@@ -104,7 +104,8 @@ fn one_a_minute_over_three_gateways_admits_exactly_one() {
     let gateways = three(&limited(&redis, "1/min", 1, "closed"));
     let seen = load(&gateways, Duration::from_secs(1));
     let admitted = count(&seen, 200..201);
-    assert!(admitted <= 1 && admitted + gave_up(&gateways) >= 1, "{admitted} of {}", seen.len());
+    let late = gave_up(&gateways);
+    assert!(admitted == 1 || (admitted == 0 && late >= 1.0), "{admitted} of {}", seen.len());
     assert_eq!(count(&seen, 429..430) + admitted, seen.len() as u64);
     assert!(redis.calls("evalsha") < 20, "refusals are remembered: {}", redis.calls("evalsha"));
 }
