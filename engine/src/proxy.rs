@@ -12,7 +12,6 @@ use sluice_policy::flight::{Ending, Finish, Flight};
 use crate::cache::Recorder;
 use crate::http::answer::Page;
 use crate::http::{ClientFault, Exchange, Sent, Told, while_there};
-use crate::runtime;
 use crate::upstream::response::Response;
 use crate::upstream::slow::Slow;
 use crate::upstream::{self, Called};
@@ -61,7 +60,7 @@ pub(crate) async fn serve<X: Exchange>(worker: &Rc<Worker>, exchange: &mut X) {
                 break exchange.answer(&page, told(flight)).await;
             }
             Decision::Wait(until) => {
-                let over = runtime::sleep(until.since(worker.now().at));
+                let over = worker.wait(until, guard.flight().awaits_store());
                 match while_there(exchange, over).await {
                     Some(()) => Event::Woke,
                     None => break Sent::GONE,

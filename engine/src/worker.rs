@@ -3,6 +3,7 @@
 
 pub(crate) mod descriptors;
 mod state;
+mod wake;
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -27,6 +28,7 @@ use crate::sweep;
 
 use descriptors::Share;
 pub(crate) use state::{Current, Worker};
+pub(crate) use wake::Wake;
 
 /// One version of the configuration, with what only the control thread can find out.
 #[derive(Debug)]
@@ -51,7 +53,7 @@ pub(crate) struct Seat {
     pub(crate) share: Share,
     pub(crate) ledger: Arc<Ledger>,
     /// Rung when a request waits for the store of shared counts.
-    pub(crate) kick: Arc<tokio::sync::Notify>,
+    pub(crate) wake: Arc<Wake>,
     pub(crate) clock: Clock,
     pub(crate) cells: Arc<Cells>,
     pub(crate) journal: JournalSender,
@@ -111,6 +113,14 @@ impl Mailbox {
         let (ours, theirs) = UnixStream::pair()?;
         ours.set_nonblocking(true)?;
         Ok((Self { messages: sender, bell: ours }, Inbox { messages: receiver, bell: theirs }))
+    }
+
+    /// For somebody else who rings it.
+    ///
+    /// # Errors
+    /// When no descriptors are left.
+    pub(crate) fn bell(&self) -> std::io::Result<UnixStream> {
+        self.bell.try_clone()
     }
 
     pub(crate) fn send(&self, message: Message) {
@@ -220,6 +230,7 @@ fn begin(seat: Seat, driver: Driver) -> std::io::Result<(Rc<Worker>, Vec<Errand>
             for message in messages.try_iter() {
                 told.told(message);
             }
+            told.waiting.go_on();
         }
         std::future::pending().await
     }));

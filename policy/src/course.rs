@@ -44,7 +44,9 @@ impl Policy {
         if let Some(rule) = &route.cache {
             flight.caching.begin(rule, &ask);
         }
-        match self.chain.check(&ask, &plan.rules, id, flight) {
+        let verdict = self.chain.check(&ask, &plan.rules, id, flight);
+        self.parked |= core::mem::take(&mut flight.kicks);
+        match verdict {
             Verdict::Pass if !flight.delay.is_zero() => {
                 flight.phase = Phase::Queued;
                 Decision::Wait(now.at + flight.delay)

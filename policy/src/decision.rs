@@ -28,7 +28,7 @@ pub enum Event {
     /// One of the two attempts of a hedged request has failed: the second, or the first. The other
     /// is under way.
     Fell { second: bool, failure: Failure },
-    /// The instant of `Decision::Wait` has come.
+    /// `Decision::Wait` is over.
     Woke,
     /// Nothing that is kept will do for `Decision::Serve`.
     Missed,
@@ -47,7 +47,8 @@ pub enum Decision {
     Hedge(Call),
     /// Go on waiting for the call. Answered by `Responded` or `Failed`.
     Await,
-    /// Do nothing until then. Answered by `Woke`.
+    /// Do nothing until then; of a flight that `awaits_store`, at most until the store has answered.
+    /// Answered by `Woke`.
     Wait(Instant),
     /// Pass the response on.
     Relay,

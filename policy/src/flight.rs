@@ -60,6 +60,8 @@ pub struct Flight {
     pub(crate) otherwise: Otherwise,
     pub(crate) trail: Trail,
     pub(crate) parked: Option<Parked>,
+    /// The store's keeper is to look at what was wished, though nobody waits.
+    pub(crate) kicks: bool,
     pub(crate) caching: Caching,
     /// Whose it is, once it was let in.
     pub(crate) tenant: Option<Tenant>,
@@ -177,6 +179,11 @@ impl Flight {
     }
 
     /// What the route says about rewriting; None when no route matched.
+    /// Whether it waits for a store of shared counts.
+    pub fn awaits_store(&self) -> bool {
+        self.phase == Phase::Parked
+    }
+
     pub fn route(&self) -> Option<&Route> {
         self.plan.route(self.route?)
     }

@@ -243,6 +243,7 @@ impl Keeper {
             self.lapse(now, *at);
         }
         let batches = self.flush(now, &all);
+        self.reopen(now, &all);
         self.forget_settled(now, &all);
         batches
     }
@@ -323,6 +324,10 @@ impl Keeper {
             if !self.keys.contains_key(&at) {
                 let key = self.key(now, &wish, terms);
                 self.keys.insert(at, key);
+            }
+            if wish.spent {
+                self.ledger.leases.charge(wish.hash, wish.cost);
+                continue;
             }
             if let Some(key) = self.keys.get_mut(&at) {
                 key.lease.heed(wish.cost);
@@ -406,6 +411,16 @@ impl Keeper {
         dropped
     }
 
+    /// Where nobody asks by itself, requests do.
+    fn reopen(&mut self, now: Instant, these: &[At]) {
+        for at in these {
+            let look = self.look(now, *at);
+            if self.keys.get_mut(at).is_some_and(|key| key.lease.reopens(&look)) {
+                self.ledger.leases.admit(*at);
+            }
+        }
+    }
+
     fn settle(&mut self, now: Instant, at: At, seq: u64, reply: &Reply) {
         let Some(key) = self.keys.get_mut(&at) else { return };
         let Some(outcome) = key.lease.answer(micros(now), seq, reply) else { return };
@@ -459,11 +474,7 @@ impl Keeper {
             let look = self.look(now, *at);
             let gone = |key: &Key| {
                 let leaves = self.farewell || key.retires;
-                let empty = look.tokens == 0
-                    && !key.lease.waits()
-                    && !key.lease.owes(&look)
-                    && !key.lease.is_used(&look);
-                key.lease.settled(&look) || (leaves && empty)
+                key.lease.settled(&look) || (leaves && key.lease.rests(&look))
             };
             if self.keys.get(at).is_some_and(gone) {
                 self.keys.remove(at);

@@ -134,6 +134,7 @@ impl Policy {
             otherwise: Otherwise::Answer(Answer::problem(503, "upstream.none")),
             trail: flight::Trail::default(),
             parked: None,
+            kicks: false,
             occupied: None,
             caching: Caching::default(),
             tenant: None,

@@ -70,6 +70,53 @@ fn over_twenty_seconds_nearly_nothing_of_a_limit_is_lost() {
 }
 
 #[test]
+fn a_warm_request_does_not_wait() {
+    for (rate, load_rate) in [(1000, 3000), (1000, 1100), (1000, 500), (10_000, 30_000)] {
+        let written = plan(3, &format!("{rate}/s"), rate, "closed");
+        let mut world = World::new(&written, 1, 3, 2, QUIET);
+        load(&mut world, &mut Dice::new(2), 3, load_rate, 5 * SEC);
+        world.run_until(2 * SEC);
+        let cold = world.parked();
+        world.run_until(6 * SEC);
+        let (parked, requests) = (world.parked() - cold, world.requests);
+        assert!(parked * 1000 <= requests, "{load_rate} of {rate}: {parked} of {requests}");
+    }
+}
+
+#[test]
+fn a_slow_store_has_no_warm_request_wait() {
+    // An answer takes 40 to 80 ms, which is not yet lost.
+    for busy in [3000, 500] {
+        let slow = Network { delay: (20 * MS, 40 * MS), loss: 0 };
+        let mut world = World::new(&plan(3, "1000/s", 1000, "open"), 1, 3, 2, slow);
+        load(&mut world, &mut Dice::new(2), 3, busy, 6 * SEC);
+        world.run_until(2 * SEC);
+        let cold = world.parked();
+        world.run_until(8 * SEC);
+        let (waited, admitted) = (world.parked() - cold, world.admitted.len() as u64);
+        assert!(waited * 200 <= world.requests, "{busy}: {waited} of {}", world.requests);
+        let most = (7 * 1000).min(6 * busy);
+        assert!(admitted * 100 >= most * 95, "{busy}: {admitted} of {most}");
+    }
+}
+
+#[test]
+fn a_shadow_counts_what_it_would_admit_and_has_nobody_wait() {
+    for (rate, burst, seconds) in [(1000, 1000, 10), (5, 5, 10)] {
+        let limit = format!("rate = \"{rate}/s\"\nburst = {burst}\nshadow = true\n");
+        let mut world = World::new(&limited(3, &limit), 1, 3, 2, QUIET);
+        load(&mut world, &mut Dice::new(2), 3, 3 * rate, seconds * SEC);
+        world.run_until((seconds + 2) * SEC);
+        assert_eq!(world.statuses().into_iter().collect::<Vec<_>>(), [(200, world.requests)]);
+        assert_eq!(world.slowest(), 0, "nobody waits");
+        let (passed, most) = (world.shadowed(), burst + seconds * rate);
+        // What passes in the time of an answer is owed.
+        assert!(passed <= most + 3 + most / 100, "{passed} of {most}");
+        assert!(passed * 100 >= most * 95, "{passed} of {most}");
+    }
+}
+
+#[test]
 fn one_a_minute_over_three_gateways_admits_one_a_minute() {
     let mut world = World::new(&plan(3, "1/min", 1, "closed"), 1, 3, 2, QUIET);
     for i in 0..300 {
@@ -187,6 +234,14 @@ fn fuzz(seed: u64, mutant: Option<Mutant>) -> u64 {
     let span = 4 * SEC;
     let busy = pick(&mut dice, &[rate / 2, rate, 2 * rate, 3 * rate]).max(1);
     load(&mut world, &mut dice, nodes, busy, span);
+    if dice.below(3) == 0 {
+        // All at once, when nobody has asked for much.
+        let at = SEC + dice.below(span);
+        for _ in 0..2 * burst {
+            let node = usize::try_from(dice.below(nodes)).unwrap();
+            world.request(at + dice.below(100 * MS), node);
+        }
+    }
     upset(&mut world, &mut dice, nodes, span);
     world.run_until(span + 2 * SEC);
     excess(&world.admitted, SEC / rate, 1, burst + (rate * blur).div_ceil(SEC))

@@ -122,10 +122,9 @@ fn names_that_are_not_there_are_told_those_that_are() {
 }
 
 #[test]
-fn a_store_has_nobody_wait_and_no_shadows() {
+fn a_store_has_nobody_wait_for_a_turn() {
     let table = [
         ("kind = \"leaky\"\nmax_wait = \"1s\"", "limit.fair.kind"),
-        ("shadow = true", "limit.fair.shadow"),
         ("kind = \"sliding\"\nburst = 5", "limit.fair.burst"),
     ];
     for (text, path) in table {

@@ -83,6 +83,8 @@ mod service;
 mod shared;
 #[path = "e2e/shared_kinds.rs"]
 mod shared_kinds;
+#[path = "e2e/shared_tools.rs"]
+mod shared_tools;
 #[path = "e2e/spent.rs"]
 mod spent;
 #[path = "e2e/steering.rs"]

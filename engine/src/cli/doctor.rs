@@ -3,15 +3,18 @@
 use std::fmt::Write as _;
 use std::fs;
 use std::io::{self, IsTerminal as _};
+use std::path::PathBuf;
 
 use rustix::process::Resource;
 use serde::Serialize;
 
 use super::{colour, json as pretty, print};
 use crate::control::ranges;
+use crate::control::source::Source;
 use crate::exit::{Exit, Failure, reason};
 use crate::observe::process;
 use crate::runtime;
+use crate::store;
 use crate::worker::descriptors::Share;
 
 /// One thing that was looked at.
@@ -23,8 +26,11 @@ struct Finding {
     should: Option<String>,
 }
 
-pub(super) fn doctor(json: bool) -> Result<Exit, Failure> {
-    let findings = examine();
+pub(super) fn doctor(config: Option<PathBuf>, json: bool) -> Result<Exit, Failure> {
+    let mut findings = examine();
+    if let Some(file) = config {
+        findings.extend(store(file)?);
+    }
     if json || !io::stdout().is_terminal() {
         return print(&pretty(&findings)?);
     }
@@ -57,6 +63,22 @@ fn examine() -> Vec<Finding> {
     findings.push(ports());
     findings.push(huge_pages());
     findings
+}
+
+/// The Redis of a configuration, as this machine reaches it.
+fn store(file: PathBuf) -> Result<Vec<Finding>, Failure> {
+    let Some(client) = Source::File(file).store(colour(&io::stderr()))? else {
+        let is = "none in that configuration".to_owned();
+        return Ok(vec![Finding { name: "store.redis".to_owned(), is, should: None }]);
+    };
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    let runtime = runtime.map_err(|e| Failure::io("the command could not be set up", &e))?;
+    let told = |finding: store::examine::Finding| {
+        let server = finding.server.map(|server| format!(" {server}")).unwrap_or_default();
+        let name = format!("store.redis{server}");
+        Finding { name, is: finding.is, should: finding.should }
+    };
+    Ok(runtime.block_on(store::examine::examine(client)).into_iter().map(told).collect())
 }
 
 /// `server.connections` unless written.

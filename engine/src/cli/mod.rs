@@ -3,6 +3,7 @@
 mod ask;
 mod check;
 mod doctor;
+mod limits;
 mod papers;
 mod proxy;
 mod sample;
@@ -103,6 +104,14 @@ enum Command {
         #[arg(long, global = true, value_name = "PATH", value_hint = ValueHint::FilePath)]
         control: Option<PathBuf>,
     },
+    /// What limits promise and did, and numbers of single keys
+    Limits {
+        #[command(subcommand)]
+        limits: limits::Limits,
+        /// The socket of the process
+        #[arg(long, global = true, value_name = "PATH", value_hint = ValueHint::FilePath)]
+        control: Option<PathBuf>,
+    },
     /// Have a route behave as if its upstream failed, to see that its fallback works
     Drill {
         /// The route, by name
@@ -121,6 +130,9 @@ enum Command {
     },
     /// Kernel, io_uring, limits, sysctls: what is, and what should be
     Doctor {
+        /// A configuration whose Redis is to be looked at, too
+        #[arg(short, long, value_name = "FILE", value_hint = ValueHint::FilePath)]
+        config: Option<PathBuf>,
         /// For machines; also when standard output is no terminal
         #[arg(long)]
         json: bool,
@@ -187,7 +199,8 @@ fn run(command: Command) -> Result<Exit, Failure> {
         Command::Drill { route, cause, span, stop, control } => {
             switch::drill(control.control.as_deref(), &route, &cause, &span, stop)
         }
-        Command::Doctor { json } => doctor::doctor(json),
+        Command::Limits { limits, control } => limits::limits(control.as_deref(), limits),
+        Command::Doctor { config, json } => doctor::doctor(config, json),
         Command::Schema => papers::schema(),
         Command::Completions { shell } => papers::completions(shell),
         Command::Man => papers::man(),

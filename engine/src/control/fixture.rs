@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use metrics_exporter_prometheus::PrometheusBuilder;
 use sluice_policy::ledger::Ledger;
-use tokio::sync::{Notify, mpsc};
+use tokio::sync::mpsc;
 
 use super::bind::Claim;
 use super::desk::{Ask, Desk, Standing};
@@ -46,7 +46,7 @@ pub(crate) async fn fleet(
         addresses: vec![claim.address],
         share: Share::of(None, 0, workers, 1),
         ledger: Arc::new(Ledger::new(1024, [0; 16])),
-        kick: Arc::new(Notify::new()),
+        wake: Arc::default(),
         clock: Clock::start(),
         journal: journal().0,
         news,
@@ -64,7 +64,7 @@ pub(crate) fn desk(fleet: Fleet) -> (Desk, mpsc::UnboundedReceiver<Ask>) {
     let ledger = Arc::new(Ledger::new(1024, [0; 16]));
     let plan = Arc::clone(&fleet.generation().config.plan);
     let setting = Setting { plan, client: None };
-    let store = Store::start(ledger, Clock::start(), Arc::new(Notify::new()), setting);
+    let store = Store::start(ledger, Clock::start(), Arc::default(), setting);
     (Desk::new(Clock::start(), prometheus, fleet, store, standing, asks), asked)
 }
 

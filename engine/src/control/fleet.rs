@@ -13,7 +13,7 @@ use sluice_policy::ledger::Ledger;
 use sluice_policy::plan::{EndpointKey, RouteKey};
 use sluice_policy::time::Instant;
 use sluice_policy::world::Snapshot;
-use tokio::sync::{Notify, mpsc, oneshot};
+use tokio::sync::{mpsc, oneshot};
 
 use super::bind;
 use crate::clock::Clock;
@@ -23,7 +23,7 @@ use crate::observe::cells::Cells;
 use crate::observe::journal::JournalSender;
 use crate::runtime::{Driver, Fallen, Wanted};
 use crate::worker::descriptors::Share;
-use crate::worker::{Generation, Mailbox, Message, News, Seat};
+use crate::worker::{Generation, Mailbox, Message, News, Seat, Wake};
 
 /// What every worker is given alike.
 #[derive(Debug)]
@@ -35,7 +35,7 @@ pub(crate) struct Supply {
     pub(crate) share: Share,
     pub(crate) ledger: Arc<Ledger>,
     /// Wakes whoever asks the store of shared counts.
-    pub(crate) kick: Arc<Notify>,
+    pub(crate) wake: Arc<Wake>,
     pub(crate) clock: Clock,
     pub(crate) journal: JournalSender,
     pub(crate) news: mpsc::UnboundedSender<News>,
@@ -131,6 +131,7 @@ impl Fleet {
             supply.addresses.iter().map(|a| bind::share(*a)).collect::<io::Result<Vec<_>>>()?;
         let copies = listeners.iter().map(TcpListener::try_clone).collect::<io::Result<_>>()?;
         let (mailbox, inbox) = Mailbox::new()?;
+        supply.wake.hang(index, mailbox.bell()?);
         mailbox.send(Message::Vitals(Arc::clone(&self.vitals)));
         mailbox.send(Message::Switches(Arc::clone(&self.switches)));
         let seat = Seat {
@@ -141,7 +142,7 @@ impl Fleet {
             generation: Arc::clone(&self.generation),
             share: supply.share,
             ledger: Arc::clone(&supply.ledger),
-            kick: Arc::clone(&supply.kick),
+            wake: Arc::clone(&supply.wake),
             clock: supply.clock,
             cells: Arc::clone(&cells),
             journal: supply.journal.clone(),

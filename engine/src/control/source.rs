@@ -70,10 +70,7 @@ impl Source {
     /// Everything that is wrong with it, as people read it.
     pub(crate) async fn load(&self, colour: bool) -> Result<Loaded, Failure> {
         let text = self.text()?;
-        let mut config = sluice_config::parse(&text).map_err(|problems| {
-            let text = problems.render(&self.name(), &text, colour);
-            Failure::new(Exit::Configuration, text.trim_end())
-        })?;
+        let mut config = self.parsed(&text, colour)?;
         supply(&mut config)?;
         let token = token(&config)?;
         let store = store(&config)?;
@@ -81,6 +78,23 @@ impl Source {
         let warnings = sluice_config::render(&config.warnings, &self.name(), &text, colour);
         let warnings = warnings.trim_end().to_owned();
         Ok(Loaded { config: Arc::new(config), addresses, token, store, warnings })
+    }
+}
+
+impl Source {
+    /// The way to its store alone, if it has one.
+    ///
+    /// # Errors
+    /// What is wrong with it, as people read it.
+    pub(crate) fn store(&self, colour: bool) -> Result<Option<Client>, Failure> {
+        store(&self.parsed(&self.text()?, colour)?)
+    }
+
+    fn parsed(&self, text: &str, colour: bool) -> Result<Config, Failure> {
+        sluice_config::parse(text).map_err(|problems| {
+            let text = problems.render(&self.name(), text, colour);
+            Failure::new(Exit::Configuration, text.trim_end())
+        })
     }
 }
 

@@ -11,7 +11,7 @@ use rustix::process::Resource;
 use rustix::rand::{GetRandomFlags, getrandom};
 use sluice_config::Io;
 use sluice_policy::ledger::Ledger;
-use tokio::sync::{Notify, mpsc};
+use tokio::sync::mpsc;
 
 use super::bind::Claim;
 use super::desk::{Desk, Standing};
@@ -31,7 +31,7 @@ use crate::observe::{exposition, process};
 use crate::runtime::{Driver, Wanted};
 use crate::store::{Setting, Store};
 use crate::worker::descriptors::Share;
-use crate::worker::{self, Generation, Seat};
+use crate::worker::{self, Generation, Seat, Wake};
 
 /// What the command line asked for.
 #[derive(Debug)]
@@ -98,14 +98,14 @@ async fn start(order: Order, body: fn(Seat)) -> Result<Steward, Failure> {
     let clock = Clock::start();
     let server = &loaded.config.server;
     let ledger = Arc::new(Ledger::new(server.limit_keys as usize, secret()?));
-    let kick = Arc::new(Notify::new());
+    let wake = Arc::<Wake>::default();
     let cores = seats(order.workers.or(server.workers));
     let supply = Supply {
         share: share(cores.len(), claims.len()),
         wanted: order.driver.unwrap_or_else(|| wanted(server.io)),
         addresses: claims.iter().map(|claim| claim.address).collect(),
         ledger: Arc::clone(&ledger),
-        kick: Arc::clone(&kick),
+        wake: Arc::clone(&wake),
         clock,
         journal,
         news: news.clone(),
@@ -117,7 +117,7 @@ async fn start(order: Order, body: fn(Seat)) -> Result<Steward, Failure> {
         loaded.token,
     );
     let setting = Setting { plan: Arc::clone(&loaded.config.plan), client: loaded.store };
-    let store = Store::start(ledger, clock, kick, setting);
+    let store = Store::start(ledger, clock, wake, setting);
     let generation = Generation { number: 1, config: loaded.config, addresses: loaded.addresses };
     let fleet = Fleet::start(supply, Arc::new(generation), &cores)?;
     drop(claims);

@@ -20,6 +20,9 @@ const SCRIPT: &str = include_str!("reserve.lua");
 /// after which a silent store is taken for lost, so that it is the keeper who decides.
 const PATIENCE: Duration = Duration::from_millis(500);
 
+/// The run of a server that does not tell.
+pub(super) const HIDDEN: &str = "unknown";
+
 /// In the order of the script's answer.
 const FIELDS: usize = 5;
 
@@ -98,7 +101,7 @@ impl Link {
             return Ok(None);
         }
         let run = about.lines().find_map(|line| line.strip_prefix("run_id:"));
-        let run = run.unwrap_or("unknown").trim().to_owned();
+        let run = run.unwrap_or(HIDDEN).trim().to_owned();
         Ok(Some(Self { connection, run, script, node }))
     }
 
@@ -213,6 +216,11 @@ pub(super) fn said(error: &RedisError) -> String {
     if error.is_io_error() {
         // A broken connection, or what is wrong with a certificate.
         return error.to_string();
+    }
+    let refused = error.clone().into_server_errors();
+    if let Some((_, first)) = refused.as_deref().and_then(|errors| errors.first()) {
+        // Of a pipeline, what was refused first.
+        return first.code().to_owned();
     }
     match (error.code(), error.detail()) {
         (Some(code), _) => code.to_owned(),

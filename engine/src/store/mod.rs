@@ -5,6 +5,7 @@
 
 mod clerk;
 mod client;
+pub(crate) mod examine;
 mod find;
 mod lines;
 mod link;
@@ -17,12 +18,13 @@ use sluice_config::StoreServer;
 use sluice_policy::keeper::{Figures, Keeper, RuleFigures};
 use sluice_policy::ledger::Ledger;
 use sluice_policy::plan::Plan;
-use tokio::sync::{Notify, mpsc, oneshot};
+use tokio::sync::{mpsc, oneshot};
 
 pub(crate) use client::Client;
 
 use self::overrides::{Unread, Written};
 use crate::clock::Clock;
+use crate::worker::Wake;
 
 /// What everybody else has of the store.
 #[derive(Clone, Debug)]
@@ -95,17 +97,17 @@ impl State {
 }
 
 impl Store {
-    /// Starts the clerk. `kick`: a request waits.
+    /// Starts the clerk.
     pub(crate) fn start(
         ledger: Arc<Ledger>,
         clock: Clock,
-        kick: Arc<Notify>,
+        wake: Arc<Wake>,
         setting: Setting,
     ) -> Self {
         let (orders, ordered) = mpsc::unbounded_channel();
         let report = Arc::new(Mutex::new(Report::default()));
         let keeper = Keeper::new(ledger);
-        let clerk = clerk::Clerk::new(keeper, clock, kick, Arc::clone(&report), setting);
+        let clerk = clerk::Clerk::new(keeper, clock, wake, Arc::clone(&report), setting);
         tokio::spawn(clerk.work(ordered));
         Self { orders, report }
     }

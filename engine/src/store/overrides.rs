@@ -3,11 +3,11 @@
 
 use std::collections::BTreeMap;
 
-use redis::{RedisError, cmd};
+use redis::cmd;
 use sluice_policy::admit::overrides::Override;
 use sluice_policy::plan::Plan;
 
-use super::link::Link;
+use super::link::{Link, said};
 
 /// With the tag of a shard, so that in a cluster it is known who has it.
 const HASH: &str = "sluice:{s000}:overrides";
@@ -31,9 +31,13 @@ pub(super) fn meant(plan: &Plan, written: &Written) -> (Vec<Override>, Unread) {
 }
 
 impl Link {
-    pub(super) async fn overrides(mut self) -> Result<Written, String> {
-        let asked = cmd("HGETALL").arg(HASH).query_async(self.line()).await;
-        asked.map_err(|e: RedisError| e.category().to_owned())
+    /// None: the server does not say, but it answers. An error: it does not.
+    pub(super) async fn overrides(mut self) -> Result<Option<Written>, String> {
+        match cmd("HGETALL").arg(HASH).query_async(self.line()).await {
+            Ok(written) => Ok(Some(written)),
+            Err(e) if e.is_unrecoverable_error() || e.is_timeout() => Err(said(&e)),
+            Err(_) => Ok(None),
+        }
     }
 
     /// None takes it away.

@@ -6,17 +6,8 @@ use std::net::IpAddr;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use sluice_config::Config;
-use sluice_policy::Policy;
-use sluice_policy::cache::Use;
-use sluice_policy::decision::{Decision, Event};
-use sluice_policy::facts::{Facts, Headers};
-use sluice_policy::flight::{Ending, Flight, Hedge, Record};
-use sluice_policy::time::{Instant, Now};
-use sluice_policy::world::{Effect, Signal};
-use tokio::sync::Notify;
-
 use super::descriptors::{Share, Split};
+use super::wake::Waiting;
 use super::{DRAIN_IDLE, Message, Seat};
 use crate::buffer::Buffers;
 use crate::cache::Cache;
@@ -28,9 +19,17 @@ use crate::http::write::Passport;
 use crate::ids::Ids;
 use crate::observe::cells::{Cells, LimitCells, RouteCells};
 use crate::observe::record::{Lines, Refusal};
-use crate::runtime::{Pipes, Stop, Turns};
+use crate::runtime::{self, Pipes, Stop, Turns};
 use crate::sweep::Sweeper;
 use crate::upstream::pool::Pools;
+use sluice_config::Config;
+use sluice_policy::Policy;
+use sluice_policy::cache::Use;
+use sluice_policy::decision::{Decision, Event};
+use sluice_policy::facts::{Facts, Headers};
+use sluice_policy::flight::{Ending, Flight, Hedge, Record};
+use sluice_policy::time::{Instant, Now};
+use sluice_policy::world::{Effect, Signal};
 
 /// One worker. Borrowed for one call at a time, never across an await.
 #[derive(Debug)]
@@ -45,13 +44,14 @@ pub(crate) struct Worker {
     pub(crate) resting: Resting,
     pub(crate) ids: Ids,
     pub(crate) stop: Stop,
+    /// Requests that wait for a store of shared counts.
+    pub(crate) waiting: Waiting,
     /// Connections by client address, where they are bounded.
     pub(crate) clients: RefCell<BTreeMap<IpAddr, u32>>,
     share: Share,
     policy: RefCell<Policy>,
     current: RefCell<Rc<Current>>,
     lines: RefCell<Lines>,
-    kick: Arc<Notify>,
     clock: Clock,
     wall: Cell<WallOffset>,
     now: Cell<Now>,
@@ -122,7 +122,7 @@ impl Current {
 
 impl Worker {
     pub(crate) fn new(seat: Seat) -> Rc<Self> {
-        let Seat { generation, share, ledger, kick, clock, cells, journal, .. } = seat;
+        let Seat { generation, share, ledger, wake, clock, cells, journal, .. } = seat;
         let config = &generation.config;
         let pools = Pools::new(Arc::clone(&cells));
         pools.adopt(&config.plan, &generation.addresses);
@@ -141,13 +141,13 @@ impl Worker {
             turns: Turns::default(),
             resting: Resting::default(),
             stop: Stop::default(),
+            waiting: Waiting::new(wake),
             clients: RefCell::default(),
             share,
             policy: RefCell::new(Policy::new(Arc::clone(&config.plan), ledger, ids.draw())),
             current: RefCell::new(current),
             lines: RefCell::new(Lines::new(journal)),
             ids,
-            kick,
             clock,
             wall: Cell::new(wall),
             now: Cell::new(now),
@@ -198,16 +198,24 @@ impl Worker {
         };
         let mut policy = self.policy.borrow_mut();
         let decision = policy.decide(now, facts, flight, event);
-        if let Decision::Wait(_) = decision {
-            while let Some(effect) = policy.poll(now) {
-                match effect {
-                    Effect::Kick => self.kick.notify_one(),
-                    // Servers are asked by the node's watch, not by a worker.
-                    Effect::Probe(_) => {}
-                }
+        while let Some(effect) = policy.poll(now) {
+            match effect {
+                Effect::Kick => self.waiting.kick(),
+                // Servers are asked by the node's watch, not by a worker.
+                Effect::Probe(_) => {}
             }
         }
         decision
+    }
+
+    /// Until then; of a request that waits for the store, no longer than until that has answered.
+    pub(crate) async fn wait(&self, until: Instant, for_store: bool) {
+        let span = until.since(self.now().at);
+        if for_store {
+            let _ = runtime::within(span, self.waiting.wait()).await;
+        } else {
+            runtime::sleep(span).await;
+        }
     }
 
     /// This head is passed on.

@@ -2,7 +2,7 @@
 //! all of them.
 
 use super::concurrency::{ConcurrencySpec, refused};
-use super::shared::{LOOK, Lost, overdue};
+use super::shared::{Lost, look_again, overdue};
 use super::terms::places;
 use super::{Ask, Context, Verdict};
 use crate::flight::{Flight, Parked, Step};
@@ -63,14 +63,15 @@ impl Places {
         let unknown = stand == Stand::Unknown && self.lost == Lost::Local;
         if (!lost || unknown) && !overdue(flight, at) {
             if parked.wished == 0 {
-                let wish = Wish { hash: key.hash, name: name(), rule: key.rule, cost: 1 };
+                let wish =
+                    Wish { hash: key.hash, name: name(), rule: key.rule, cost: 1, spent: false };
                 parked.wished = u8::from(leases.wish(&wish));
             }
             if first {
                 leases.parked(key.rule);
             }
             flight.parked = Some(parked);
-            return Verdict::Park(at + LOOK);
+            return Verdict::Park(look_again(&parked, at));
         }
         let alone = match self.lost {
             Lost::Open => Some(None),

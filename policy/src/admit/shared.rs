@@ -23,8 +23,8 @@ use crate::unit::Rate;
 
 /// The longest that a request waits for the store.
 pub(super) const PARK_MAX: Duration = Duration::from_millis(20);
-/// How often it looks.
-pub(super) const LOOK: Duration = Duration::from_millis(1);
+/// How often it looks by itself. Whoever brings an answer should wake it before.
+const LOOK: Duration = Duration::from_millis(5);
 /// What a refused request is told when nobody knows better: the store is away.
 const AWAY: Duration = Duration::from_secs(1);
 const MINUTE: Duration = Duration::from_secs(60);
@@ -64,7 +64,17 @@ pub(super) struct Shared {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Spent {
     pub(super) level: Level,
-    loan: Option<Loan>,
+    of: Of,
+}
+
+/// What it was taken from.
+#[derive(Clone, Copy, Debug)]
+enum Of {
+    Held(Loan),
+    /// On credit: the key, and how much.
+    Credit(u64, u32),
+    /// What this node may do on its own.
+    Alone,
 }
 
 /// Not to be admitted, or not yet.
@@ -105,9 +115,6 @@ impl Shared {
             problem(".kind", "a store can't have requests wait for their turn", hint);
             return None;
         }
-        if spec.shadow {
-            problem(".shadow", "a limit with a store can't be in shadow", hint);
-        }
         let numbers = numbers(spec, nodes);
         let (terms, share) = (numbers.terms(), numbers.share());
         if terms.is_none() || share.is_none() {
@@ -146,20 +153,21 @@ impl Shared {
         &self,
         ask: &Ask<'_>,
         counted: &Counted<'_>,
-        flight: &Flight,
+        flight: &mut Flight,
     ) -> Result<Spent, Duration> {
         let (leases, at) = (&ask.ledger.leases, ask.now.at);
         let (hash, cost) = (counted.key.hash, counted.cost);
         if let Some(loan) = leases.take(at, hash, cost) {
             let left = u32::try_from(loan.left).unwrap_or(u32::MAX).min(self.terms.capacity);
             let reset = if left < self.terms.capacity { self.token() } else { Duration::ZERO };
-            return Ok(Spent { level: Level { left, reset }, loan: Some(loan) });
+            return Ok(Spent { level: Level { left, reset }, of: Of::Held(loan) });
         }
         let since = match leases.lost_since(|| shard(counted, ask)) {
             Some(since) => since,
+            None if counted.meaning.shadow => return self.take_on_credit(ask, counted, flight),
             None if overdue(flight, at) => at,
             // Another request was faster.
-            None => return Err(LOOK),
+            None => return Err(Duration::from_millis(1)),
         };
         let outcome = match self.lost {
             Lost::Open => Ok(0),
@@ -168,7 +176,30 @@ impl Shared {
         };
         leases.degraded(counted.meaning.rule, outcome.is_ok());
         let left = u32::try_from(outcome?).unwrap_or(u32::MAX);
-        Ok(Spent { level: Level { left, reset: self.token() }, loan: None })
+        Ok(Spent { level: Level { left, reset: self.token() }, of: Of::Alone })
+    }
+
+    /// A shadow has nobody wait: what the node does not hold, and the store has not refused, is
+    /// spent now and told later.
+    fn take_on_credit(
+        &self,
+        ask: &Ask<'_>,
+        counted: &Counted<'_>,
+        flight: &mut Flight,
+    ) -> Result<Spent, Duration> {
+        let leases = &ask.ledger.leases;
+        let (hash, cost) = (counted.key.hash, counted.cost);
+        match leases.stand(ask.now.at, hash, cost, true) {
+            Stand::Denied(wait) => return Err(wait),
+            Stand::Held | Stand::Dry => leases.charge(hash, cost),
+            Stand::Unknown => {
+                let name = counted.meaning.key.name(counted.meaning.rule, ask);
+                let wish = Wish { hash, name, rule: counted.meaning.rule, cost, spent: true };
+                flight.kicks |= leases.wish(&wish);
+            }
+        }
+        let level = Level { left: 0, reset: self.token() };
+        Ok(Spent { level, of: Of::Credit(hash, cost) })
     }
 
     /// The time in which a token comes.
@@ -179,8 +210,10 @@ impl Shared {
 
 impl Spent {
     pub(super) fn give_back(self, ledger: &Ledger) {
-        if let Some(loan) = self.loan {
-            ledger.leases.give_back(loan);
+        match self.of {
+            Of::Held(loan) => ledger.leases.give_back(loan),
+            Of::Credit(hash, cost) => ledger.leases.discharge(hash, cost),
+            Of::Alone => {}
         }
     }
 }
@@ -201,6 +234,9 @@ pub(super) fn ready(
         if first {
             leases.arrive(at, hash, cost);
         }
+        if counted.meaning.shadow {
+            continue;
+        }
         // Tokens of a direct rule came for somebody who waits.
         let direct = shared.terms.class == Class::Direct;
         let theirs = direct && parked.wished & bit == 0 && !lost;
@@ -213,7 +249,7 @@ pub(super) fn ready(
             Stand::Dry | Stand::Unknown => {
                 if parked.wished & bit == 0 {
                     let name = counted.meaning.key.name(counted.meaning.rule, ask);
-                    let wish = Wish { hash, name, rule: counted.meaning.rule, cost };
+                    let wish = Wish { hash, name, rule: counted.meaning.rule, cost, spent: false };
                     parked.wished |= if leases.wish(&wish) { bit } else { 0 };
                 }
                 if !overdue(flight, at) {
@@ -231,7 +267,12 @@ pub(super) fn ready(
         leases.parked(rule);
     }
     flight.parked = Some(parked);
-    Some(Unready::Park(at + LOOK))
+    Some(Unready::Park(look_again(&parked, at)))
+}
+
+/// When a request that waits looks at the latest.
+pub(super) fn look_again(parked: &Parked, at: Instant) -> Instant {
+    (at + LOOK).min(parked.since + PARK_MAX)
 }
 
 /// Where the store keeps it.

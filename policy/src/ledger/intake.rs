@@ -15,6 +15,8 @@ pub(crate) struct Wish {
     pub(crate) rule: u64,
     /// Tokens.
     pub(crate) cost: u32,
+    /// They were spent already: nobody waits.
+    pub(crate) spent: bool,
 }
 
 /// Many writers, one reader. Each cell says by its turn whose it is: `n` is free for the `n`th
@@ -55,7 +57,8 @@ impl Intake {
             match self.written.compare_exchange_weak(at, at + 1, Relaxed, Relaxed) {
                 Ok(_) => {
                     let [first, second] = wish.name;
-                    let told = [wish.hash, first, second, wish.rule, u64::from(wish.cost)];
+                    let cost = u64::from(wish.cost) | u64::from(wish.spent) << 32;
+                    let told = [wish.hash, first, second, wish.rule, cost];
                     for (word, value) in cell.words.iter().zip(told) {
                         word.store(value, Relaxed);
                     }
@@ -77,8 +80,9 @@ impl Intake {
         let [hash, first, second, rule, cost] = cell.words.each_ref().map(|w| w.load(Relaxed));
         cell.turn.store(at + self.cells.len() as u64, Release);
         self.read.store(at + 1, Relaxed);
-        let cost = u32::try_from(cost).unwrap_or(u32::MAX);
-        Some(Wish { hash, name: [first, second], rule, cost })
+        let spent = cost >> 32 != 0;
+        let cost = u32::try_from(cost & u64::from(u32::MAX)).unwrap_or(u32::MAX);
+        Some(Wish { hash, name: [first, second], rule, cost, spent })
     }
 
     #[expect(clippy::cast_possible_truncation, reason = "reduced to the ring's length")]
@@ -92,7 +96,13 @@ mod tests {
     use super::*;
 
     fn wish(hash: u64) -> Wish {
-        Wish { hash, name: [hash + 1, hash + 2], rule: hash + 3, cost: 1 }
+        Wish {
+            hash,
+            name: [hash + 1, hash + 2],
+            rule: hash + 3,
+            cost: 1,
+            spent: hash.is_multiple_of(2),
+        }
     }
 
     #[test]

@@ -220,12 +220,26 @@ impl Leases {
         }
     }
 
+    /// Spent without having been asked for: the store is told, and charges it.
+    pub(crate) fn charge(&self, hash: u64, cost: u32) {
+        if let Some((_, slot)) = self.find(hash) {
+            slot.unleased.fetch_add(u64::from(cost), SeqCst);
+        }
+    }
+
+    /// It was not spent after all. What the store knows of stays charged.
+    pub(crate) fn discharge(&self, hash: u64, cost: u32) {
+        if let Some((_, slot)) = self.find(hash) {
+            let less = |n: u64| n.checked_sub(u64::from(cost));
+            let _ = slot.unleased.fetch_update(SeqCst, SeqCst, less);
+        }
+    }
+
     /// A place that was asked for is free again, unless its key is gone.
     pub(crate) fn vacate(&self, taken: Occupied) {
         let Some((at, slot)) = self.find(taken.hash) else { return };
         if taken.alone {
-            let less = |n: u64| n.checked_sub(1);
-            let _ = slot.unleased.fetch_update(SeqCst, SeqCst, less);
+            self.discharge(taken.hash, 1);
         } else if at == taken.at {
             slot.word.fetch_add(1, SeqCst);
         }
@@ -378,6 +392,13 @@ impl Leases {
         slot.denied_until.store(denied_until, SeqCst);
     }
 
+    /// Nothing speaks against asking.
+    pub(crate) fn admit(&self, at: At) {
+        if let Some(slot) = self.slot(at) {
+            slot.denied_until.store(0, SeqCst);
+        }
+    }
+
     pub(crate) fn want(&self, at: At, cost: u32, now: u64) {
         let Some(slot) = self.slot(at) else { return };
         slot.wanted.fetch_add(u64::from(cost), SeqCst);
@@ -430,11 +451,7 @@ mod tests {
 
     fn shelf() -> (Leases, At) {
         let leases = Leases::default();
-        assert_eq!(
-            leases.stand(at(1), 7, 1, true),
-            Stand::Unknown,
-            "nothing is there before it opens"
-        );
+        assert_eq!(leases.stand(at(1), 7, 1, true), Stand::Unknown, "not opened yet");
         leases.open();
         let slot = leases.settle(7).unwrap();
         (leases, slot)

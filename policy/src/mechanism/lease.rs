@@ -21,8 +21,11 @@ const BATCH: u64 = 192;
 const LEASE_US: u64 = 1_000_000;
 const FLUSH_US: u64 = 5_000;
 const ROUND_TRIPS_US: u64 = 2_000;
-/// What will be used until the next look and an answer to it.
-const LOW_US: u64 = FLUSH_US + ROUND_TRIPS_US;
+/// Until the next look but one, because looks are late at times.
+const LOOKS_US: u64 = 2 * FLUSH_US;
+/// A node that asks again by itself refuses until it has an answer, but for no longer than this:
+/// a request that waited for it would most likely be refused as well. Then the store is lost.
+const ASKING_US: u64 = 100_000;
 /// After this long without a request, nothing is fetched ahead.
 const QUIET_US: u64 = 100_000;
 const PAUSE_MIN_US: u64 = 4_000;
@@ -108,6 +111,12 @@ pub(crate) struct Lease {
     dearest: u64,
     /// The store has not heard of these terms.
     anew: bool,
+    /// Requests are refused until an answer that the node gets by itself.
+    closed: bool,
+    /// The store counts from what it was told first, so that must be nothing.
+    known: bool,
+    /// How long answers took of late: up at once, down slowly.
+    trip: u64,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -140,6 +149,9 @@ impl Lease {
             plenty: true,
             dearest: 0,
             anew: false,
+            closed: false,
+            known: false,
+            trip: ROUND_TRIPS_US,
         }
     }
 
@@ -157,7 +169,7 @@ impl Lease {
             (Count::Places, class) => fetch || report || self.places_due(look, class),
             (_, Class::Direct) => fetch || unsettled,
             (_, Class::Lease) => {
-                let low = tokens <= self.demand.saturating_mul(LOW_US) / 1_000_000_000;
+                let low = tokens <= self.demand.saturating_mul(self.low_us()) / 1_000_000_000;
                 let renew = tokens > 0 && now + LEASE_US * 2 / 3 > look.deadline;
                 fetch
                     || (low && may_ask && silent < QUIET_US)
@@ -240,12 +252,13 @@ impl Lease {
             (Count::Places, Class::Direct) => (look.tokens, ahead(0), 0),
             (_, Class::Lease) => (look.tokens, ahead(self.target()), self.demand),
         };
+        let places = terms.count == Count::Places;
         let message = Message {
             terms,
             lease_us: LEASE_US,
             seq,
             born: self.born,
-            spent: self.spent(look),
+            spent: if self.known || places { self.spent(look) } else { 0 },
             held,
             want,
             demand,
@@ -262,7 +275,9 @@ impl Lease {
         let Sent { at, message } = self.sent.filter(|sent| sent.message.seq == seq)?;
         self.sent = None;
         self.answered = Some((at, seq));
-        self.settled = message.spent;
+        let trip = now.saturating_sub(at).clamp(ROUND_TRIPS_US, ASKING_US);
+        self.trip = trip.max((7 * self.trip + trip) / 8);
+        (self.settled, self.known) = (message.spent, true);
         self.plenty = reply.left * 8 > u64::from(message.terms.capacity) * 3;
         let void = reply.flags & Reply::VOID != 0;
         let places = message.terms.count == Count::Places;
@@ -279,14 +294,31 @@ impl Lease {
         }
         let deadline = Some(deadline);
         if self.debtor {
-            return Some(Outcome { void, deadline, denied_until: self.settle_debt(now) });
+            self.settle_debt(now);
+            self.closed = true;
+            return Some(Outcome { void, deadline, denied_until: self.next + ASKING_US });
         }
         self.batch = reply.granted.max(1);
         let limited = message.want > 0 && reply.granted < message.want;
         let pause = if places { reply.wait_us } else { pause(&message.terms, reply) };
         self.next = if limited { now + pause } else { now };
-        let denied_until = if limited { self.next } else { 0 };
+        self.closed = limited && !places;
+        let denied_until = match (limited, self.closed) {
+            (true, true) => self.next + ASKING_US,
+            (true, false) => self.next,
+            (false, _) => 0,
+        };
         Some(Outcome { void, deadline, denied_until })
+    }
+
+    /// Requests are to ask for themselves again: it is time to, and the node does not because few
+    /// come.
+    pub(crate) fn reopens(&mut self, look: &Look) -> bool {
+        let due = self.closed && look.now >= self.next && self.sent.is_none();
+        if due {
+            self.closed = false;
+        }
+        due
     }
 
     /// No answer will come, or none that is of use.
@@ -308,16 +340,15 @@ impl Lease {
         self.spent(look) != self.settled
     }
 
+    /// Whether it holds nothing, owes nothing and waits for nothing.
+    pub(crate) fn rests(&self, look: &Look) -> bool {
+        look.tokens == 0 && self.sent.is_none() && !self.owes(look) && !self.is_used(look)
+    }
+
     /// Whether nothing is lost when this key is forgotten.
     pub(crate) fn settled(&self, look: &Look) -> bool {
         let silent = look.now.saturating_sub(look.used);
-        self.sent.is_none()
-            && look.tokens == 0
-            && look.wanted == 0
-            && self.spent(look) == self.settled
-            && !self.is_used(look)
-            && look.now > self.next
-            && silent > LEASE_US
+        self.rests(look) && look.wanted == 0 && look.now > self.next && silent > LEASE_US
     }
 
     /// Whether places of it are taken.
@@ -331,14 +362,12 @@ impl Lease {
     }
 
     /// First tell, then give the other nodes time to tell, too, then ask.
-    fn settle_debt(&mut self, now: u64) -> u64 {
+    fn settle_debt(&mut self, now: u64) {
         if self.grace {
             (self.debtor, self.grace, self.next) = (false, false, now);
-            return 0;
+        } else {
+            (self.grace, self.next) = (true, now + QUIET_US);
         }
-        self.grace = true;
-        self.next = now + QUIET_US;
-        self.next
     }
 
     fn measure(&mut self, look: &Look) {
@@ -364,12 +393,17 @@ impl Lease {
             Count::Bucket | Count::Places => interval,
             Count::Window => interval.min(self.terms.report_us()),
         };
-        let needed = self.demand.saturating_mul(interval + ROUND_TRIPS_US) / 1_000_000_000 + 2;
+        let needed = self.demand.saturating_mul(interval + self.low_us()) / 1_000_000_000 + 2;
         let target = needed.max(BATCH.min(2 * self.batch));
         match self.terms.count {
             Count::Bucket | Count::Window => target.min(u64::from(self.terms.capacity / 4).max(1)),
             Count::Places => SPARE,
         }
+    }
+
+    /// What is in hand must last until the next look and an answer to it.
+    const fn low_us(&self) -> u64 {
+        LOOKS_US + self.trip
     }
 
     fn idle(&self, look: &Look) -> bool {

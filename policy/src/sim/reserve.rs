@@ -336,13 +336,17 @@ impl Tally {
         if clock <= self.filled {
             return;
         }
-        let out = if rule.is(Mutant::CapIgnoresOutstanding) { 0 } else { self.out };
-        let room = rule.full() - out * rule.units - self.level;
+        let room = rule.full() - self.beside(rule) * rule.units - self.level;
         if room > 0 {
             let filled = (clock - self.filled).saturating_mul(rule.refill);
             self.level += filled.min(room);
         }
         self.filled = clock;
+    }
+
+    /// What a bucket leaves room for.
+    fn beside(&self, rule: &Rule) -> i64 {
+        if rule.is(Mutant::CapIgnoresOutstanding) { 0 } else { self.out }
     }
 
     fn account(&mut self, me: &mut Record, m: &Message, rule: &Rule, clock: i64) -> i64 {
@@ -362,7 +366,7 @@ impl Tally {
             let returned = me.held - covered - held;
             self.out -= covered + returned;
             if rule.count == Count::Bucket {
-                let room = rule.full() - self.out * rule.units;
+                let room = rule.full() - self.beside(rule) * rule.units;
                 let level = room.min(self.level + returned * rule.units);
                 self.level = (level - debt * rule.units).max(-rule.full());
             } else {

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use sluice_policy::Policy;
 use sluice_policy::decision::{Decision, Event};
-use sluice_policy::flight::{Ending, Finish, Flight};
+use sluice_policy::flight::{Ending, Finish, Flight, Step};
 use sluice_policy::keeper::{ALL, Batch, Keeper};
 use sluice_policy::ledger::Ledger;
 use sluice_policy::mechanism::dice::Dice;
@@ -29,8 +29,7 @@ enum Todo {
     },
     Woke {
         node: usize,
-        worker: usize,
-        flight: Box<Flight>,
+        id: u64,
     },
     Tick {
         node: usize,
@@ -101,6 +100,9 @@ struct Node {
     slowest: u64,
     /// Requests in progress.
     inside: u64,
+    shadowed: u64,
+    /// Those that wait, and on which worker.
+    waiting: BTreeMap<u64, (usize, Flight)>,
 }
 
 pub(crate) struct World {
@@ -171,6 +173,8 @@ impl World {
                 statuses: BTreeMap::new(),
                 slowest: 0,
                 inside: 0,
+                shadowed: 0,
+                waiting: BTreeMap::new(),
             });
             let first = world.now + world.dice.below(5 * MS);
             world.at(first, Todo::Tick { node });
@@ -228,6 +232,16 @@ impl World {
         }
     }
 
+    /// Requests that a shadow would have admitted.
+    pub(crate) fn shadowed(&self) -> u64 {
+        self.nodes.iter().map(|node| node.shadowed).sum()
+    }
+
+    /// Requests that had to wait for the store.
+    pub(crate) fn parked(&self) -> u64 {
+        self.nodes.iter().map(|node| node.keeper.figures(node.now(self.now)).parked).sum()
+    }
+
     pub(crate) fn held(&self) -> u64 {
         self.nodes.iter().map(|node| node.keeper.figures(node.now(self.now)).held).sum()
     }
@@ -240,7 +254,12 @@ impl World {
     fn happen(&mut self, todo: Todo) {
         match todo {
             Todo::Request { node, worker } => self.arrive(node, worker),
-            Todo::Woke { node, worker, flight } => self.judge(node, worker, *flight, Event::Woke),
+            Todo::Woke { node, id } => {
+                // Unless something else has woken it before.
+                if let Some((worker, flight)) = self.nodes[node].waiting.remove(&id) {
+                    self.judge(node, worker, flight, Event::Woke);
+                }
+            }
             Todo::Tick { node } => self.tick(node),
             Todo::Kick { node } => {
                 let (now, it) = (self.now, &mut self.nodes[node]);
@@ -255,6 +274,7 @@ impl World {
                 let (now, it) = (self.now, &mut self.nodes[node]);
                 if it.alive && it.linked && it.life == life {
                     it.keeper.answered(it.now(now), batch, &replies);
+                    self.ring(node);
                 }
             }
             Todo::Ended { node, worker, flight } => {
@@ -320,7 +340,8 @@ impl World {
             Decision::Wait(until) => {
                 let late = self.dice.below(2 * MS);
                 let woke = until.as_nanos() / 1_000 - self.nodes[node].ahead + late;
-                self.at(woke, Todo::Woke { node, worker, flight: Box::new(flight) });
+                self.at(woke, Todo::Woke { node, id: self.count });
+                self.nodes[node].waiting.insert(self.count - 1, (worker, flight));
             }
             Decision::Answer(answer) => {
                 let it = &mut self.nodes[node];
@@ -340,6 +361,17 @@ impl World {
                 }
             }
             other => panic!("{other:?}"),
+        }
+    }
+
+    /// Who waits for the store looks, soon. Now and then the bell is not heard.
+    fn ring(&mut self, node: usize) {
+        let ids: Vec<u64> = self.nodes[node].waiting.keys().copied().collect();
+        if self.dice.below(8) > 0 {
+            for id in ids {
+                let soon = self.now + self.dice.below(100);
+                self.at(soon, Todo::Woke { node, id });
+            }
         }
     }
 
@@ -421,6 +453,8 @@ impl Node {
             Ending { status: Some(status), bytes_in: 0, bytes_out: 0, finish: Finish::Whole };
         let now = self.now2(at);
         let record = self.workers[worker].end(now, flight, ending);
+        let would = |step: &&Step| step.filter == "shadow" && step.passed;
+        self.shadowed += record.trail.steps().filter(would).count() as u64;
         let took = u64::try_from(record.took.as_micros()).unwrap_or(u64::MAX);
         self.slowest = self.slowest.max(took);
     }

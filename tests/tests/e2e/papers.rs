@@ -131,6 +131,7 @@ fn completions_and_manual_know_every_command() {
         "reload",
         "status",
         "switch",
+        "limits",
         "drill",
         "doctor",
         "schema",

@@ -88,6 +88,12 @@ fn excess(seen: &[Seen], burst: f64, rate: f64) -> f64 {
     worst
 }
 
+/// Requests that waited for the store in vain, and were decided without it.
+pub(crate) fn gave_up(gateways: &[Sluice]) -> f64 {
+    let name = "sluice_store_degraded_decisions_total{decision=\"refused\"}";
+    gateways.iter().map(|sluice| sluice.metrics()[name]).sum()
+}
+
 pub(crate) fn count(seen: &[Seen], status: Range<u16>) -> u64 {
     seen.iter().filter(|seen| status.contains(&seen.status)).count() as u64
 }
@@ -97,8 +103,10 @@ fn one_a_minute_over_three_gateways_admits_exactly_one() {
     let Some(redis) = Redis::start() else { return };
     let gateways = three(&limited(&redis, "1/min", 1, "closed"));
     let seen = load(&gateways, Duration::from_secs(1));
-    assert_eq!(count(&seen, 200..201), 1, "of {}", seen.len());
-    assert_eq!(count(&seen, 429..430) + 1, seen.len() as u64);
+    let admitted = count(&seen, 200..201);
+    let late = gave_up(&gateways);
+    assert!(admitted == 1 || (admitted == 0 && late >= 1.0), "{admitted} of {}", seen.len());
+    assert_eq!(count(&seen, 429..430) + admitted, seen.len() as u64);
     assert!(redis.calls("evalsha") < 20, "refusals are remembered: {}", redis.calls("evalsha"));
 }
 
@@ -115,9 +123,10 @@ fn a_limit_over_three_gateways_is_used_to_the_full_and_never_beyond() {
     assert!(excess(&seen, RATE as f64, RATE as f64) <= 0.0);
     assert!(admitted as f64 >= 0.95 * most.min(asked as f64), "{admitted} of {most:.0}");
     assert_eq!(admitted + count(&seen, 429..430), asked, "nothing but 200 and 429");
-    // One for a hundred requests; on a machine too busy to ask often, ten a second and gateway.
-    let commands_max = (asked / 100).max(3 * 10 * began.elapsed().as_secs());
-    assert!(commands <= commands_max, "{commands} commands for {asked} requests");
+    // A gateway at its share asks again after an eighth of the time in which the bucket fills, so a
+    // machine that is too busy to ask for much has more of them.
+    let paced = 3 * 9 * began.elapsed().as_secs();
+    assert!(commands <= paced.max(asked / 100), "{commands} commands for {asked} requests");
 }
 
 #[test]

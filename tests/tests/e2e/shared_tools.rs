@@ -1,0 +1,178 @@
+//! What operators do with shared counts: numbers of single keys by the command line, shadows, and a
+//! look at the Redis of a configuration.
+
+use std::time::{Duration, Instant};
+
+use sluice_tests::redis::Redis;
+use sluice_tests::{Sluice, eventually};
+use tempfile::TempDir;
+
+use crate::shared::three;
+
+fn limited(redis: &Redis, limit: &str) -> String {
+    format!(
+        "version = 1\n[server]\nlisten = [\"127.0.0.1:0\"]\nworkers = 1\n\
+         [admin]\nlisten = \"127.0.0.1:0\"\n[log.access]\nto = \"off\"\n\
+         [store.redis]\nurl = \"redis://{}\"\nnodes = 3\n\
+         [limit.fair]\nkey = [\"header:x-key\"]\nstore = \"redis\"\n{limit}\n\
+         [route.all]\nmatch = \"/{{*rest}}\"\nrespond = {{ body = \"ok\" }}\nlimits = [\"fair\"]\n",
+        redis.addr()
+    )
+}
+
+fn ask(sluice: &Sluice, key: &str) -> u16 {
+    sluice.client().ask("/", &format!("X-Key: {key}\r\n")).status()
+}
+
+/// `sluice limits …` against this process: its exit code, and all that it said.
+fn limits(sluice: &Sluice, args: &[&str]) -> (Option<i32>, String) {
+    let control = sluice.dir().join("control.sock").to_string_lossy().into_owned();
+    let args: Vec<&str> = ["limits"].iter().chain(args).copied().collect();
+    let said = Sluice::command(&[&args[..], &["--control", &control]].concat());
+    (said.code, (said.stdout + &said.stderr).trim().to_owned())
+}
+
+/// Every gateway has it soon enough.
+fn within_a_second(what: &str, mut look: impl FnMut() -> bool) {
+    let began = Instant::now();
+    eventually(what, || look().then_some(()));
+    // A second, and what a busy machine takes to notice.
+    assert!(began.elapsed() < Duration::from_millis(1500), "{what}: {:?}", began.elapsed());
+}
+
+#[test]
+fn the_command_line_sets_lists_and_takes_away_numbers_of_one_key() {
+    let Some(redis) = Redis::start() else { return };
+    let gateways = three(&limited(&redis, "rate = \"1/h\"\nburst = 1"));
+    assert_eq!([ask(&gateways[0], "a b"), ask(&gateways[1], "a b")], [200, 429]);
+    let (code, said) = limits(&gateways[0], &["override", "fair", "a b", "many"]);
+    assert_eq!(code, Some(1), "{said}");
+    assert!(said.contains("`many` is no rate"), "{said}");
+    let wish = ["override", "fair", "a b", "1000/s", "--burst", "500"];
+    let (code, said) = limits(&gateways[0], &wish);
+    assert_eq!((code, said.as_str()), (Some(0), "fair/a b: 1000/s, 500 at once"));
+    within_a_second("it on every gateway", || gateways.iter().all(|g| ask(g, "a b") == 200));
+    eventually("it in the list", || {
+        let (code, said) = limits(&gateways[2], &["overrides"]);
+        let listed: serde_json::Value = serde_json::from_str(&said).ok()?;
+        let own = &listed[0];
+        let there = own["key"] == "fair/a b" && own["value"] == "1000/s 500";
+        (code == Some(0) && there).then_some(())
+    });
+    let (code, said) = limits(&gateways[1], &["list"]);
+    assert!(code == Some(0) && said.contains("\"bound\""), "{said}");
+    let (code, said) = limits(&gateways[1], &["restore", "fair", "a b"]);
+    assert_eq!((code, said.as_str()), (Some(0), "fair/a b: the limit's own numbers"));
+    within_a_second("the limit's own", || gateways.iter().all(|g| ask(g, "a b") == 429));
+}
+
+#[test]
+fn numbers_of_one_key_last_as_long_as_what_redis_keeps() {
+    let kept = ["--appendonly", "yes", "--appendfsync", "always"];
+    let Some(mut redis) = Redis::start_with(&kept) else { return };
+    redis.warm();
+    let gateways = three(&limited(&redis, "rate = \"1/h\"\nburst = 1"));
+    let own = |sluice: &Sluice| {
+        let limits = sluice.admin("/v1/limits").json();
+        limits["overrides"][0]["key"] == "fair/a"
+    };
+    let (code, said) = limits(&gateways[0], &["override", "fair", "a", "1000/s"]);
+    assert_eq!(code, Some(0), "{said}");
+    eventually("it on every gateway", || gateways.iter().all(own).then_some(()));
+    redis.kill();
+    for sluice in &gateways {
+        eventually("the loss", || {
+            (sluice.admin("/health/ready").json()["store"] == "lost").then_some(())
+        });
+        assert!(own(sluice), "the last ones stay in force");
+    }
+    let (code, said) = limits(&gateways[0], &["restore", "fair", "a"]);
+    assert_eq!(code, Some(1), "nothing can be changed while it is away: {said}");
+    redis.restart();
+    for sluice in &gateways {
+        eventually("its return", || {
+            (sluice.admin("/health/ready").json()["store"] == "up").then_some(())
+        });
+        eventually("the key's own rate", || (ask(sluice, "a") == 200).then_some(()));
+        assert!(own(sluice));
+    }
+    drop(redis.ask(&["FLUSHALL"]));
+    eventually("nobody's", || (!gateways.iter().any(own)).then_some(()));
+}
+
+#[test]
+fn a_shadow_over_redis_counts_and_refuses_nobody() {
+    let Some(redis) = Redis::start() else { return };
+    let gateways = three(&limited(&redis, "rate = \"5/h\"\nburst = 5\nshadow = true"));
+    let decided = |sluice: &Sluice, decision: &str| {
+        let name =
+            format!("sluice_limit_decisions_total{{limit=\"fair\",decision=\"{decision}\"}}");
+        sluice.metrics()[name.as_str()]
+    };
+    for sluice in &gateways {
+        // What comes before the answer passes, and is owed.
+        eventually("a refusal that is only counted", || {
+            assert_eq!(ask(sluice, "a"), 200);
+            (decided(sluice, "shadow_refused") >= 1.0).then_some(())
+        });
+    }
+    let passed = gateways.iter().map(|sluice| decided(sluice, "allowed")).sum::<f64>();
+    assert!(passed >= 5.0, "{passed}");
+    for sluice in gateways.iter().cycle().take(9) {
+        assert_eq!(ask(sluice, "a"), 200);
+    }
+    eventually("nine more refusals, and none less", || {
+        let refused = gateways.iter().map(|sluice| decided(sluice, "shadow_refused")).sum::<f64>();
+        (refused >= 12.0).then_some(())
+    });
+    let after = gateways.iter().map(|sluice| decided(sluice, "allowed")).sum::<f64>();
+    assert!(after <= passed, "{passed} {after}");
+    let parked = gateways.iter().map(|sluice| sluice.metrics()["sluice_store_parked_total"]);
+    assert!(parked.sum::<f64>() <= 0.0, "nobody waits for a shadow");
+}
+
+#[test]
+fn the_doctor_says_what_is_wrong_with_a_redis() {
+    let Some(open) = Redis::start() else { return };
+    let Some(locked) = Redis::start_with(&["--requirepass", "hunter2"]) else { return };
+    let bus = std::net::TcpListener::bind("127.0.0.1:0").and_then(|l| l.local_addr());
+    let port = bus.expect("a port").port().to_string();
+    let lonely = ["--cluster-enabled", "yes", "--cluster-port", &port];
+    let Some(lonely) = Redis::start_with(&lonely) else { return };
+    let dir = TempDir::new().unwrap();
+    let password = dir.path().join("password");
+    std::fs::write(&password, "hunter3").unwrap();
+    let wrong = format!("password = \"file:{}\"", password.display());
+    let at = |redis: &Redis| format!("url = \"redis://{}\"", redis.addr());
+    // (what is written, what is said of it, what should be)
+    let table = [
+        (at(&open), "a primary", None),
+        (at(&locked), "NOAUTH", Some("`password`")),
+        (format!("{}\n{wrong}", at(&locked)), "authentication failed", Some("`password`")),
+        ("url = \"redis://127.0.0.1:1\"".to_owned(), "refused", Some("where a Redis listens")),
+        ("url = \"redis://nowhere.invalid\"".to_owned(), "lookup", Some("has an address")),
+        (format!("url = \"rediss://{}\"", open.addr()), "", Some("speaks TLS")),
+        (format!("cluster = [\"{}\"]", lonely.addr()), "no part of a cluster", Some(":ok")),
+        (format!("cluster = [\"{}\"]", open.addr()), "", Some("")),
+        (format!("sentinels = [\"{}\"]\nmaster = \"m\"", open.addr()), "", Some("")),
+    ];
+    for (store, is, should) in table {
+        let file = dir.path().join("sluice.toml");
+        let config =
+            format!("version = 1\n[server]\nlisten = [\"127.0.0.1:0\"]\n[store.redis]\n{store}\n");
+        std::fs::write(&file, config).unwrap();
+        let said = Sluice::command(&["doctor", "--config", &file.to_string_lossy()]);
+        assert_eq!(said.code, Some(0), "{}", said.stderr);
+        let found: Vec<serde_json::Value> = serde_json::from_str(&said.stdout).expect("JSON");
+        let found = found.last().expect("the store's");
+        let told = |key: &str| found[key].as_str().map(str::to_owned);
+        assert!(told("is").expect("what it is").contains(is), "{store}: {found}");
+        match should {
+            Some(should) => {
+                assert!(told("should").expect("advice").contains(should), "{store}: {found}");
+            }
+            None => assert_eq!(told("should"), None, "{store}: {found}"),
+        }
+        assert!(!said.stdout.contains("hunter"), "{}", said.stdout);
+    }
+}
