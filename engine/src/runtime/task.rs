@@ -2,7 +2,7 @@
 
 use std::future::{Future, poll_fn};
 use std::panic::AssertUnwindSafe;
-use std::pin::Pin;
+use std::pin::{Pin, pin};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
@@ -78,11 +78,12 @@ pub(crate) fn sleep(span: Duration) -> Sleep {
 
 /// Wait for `future` no longer than `span`; None when the time was up. The future is dropped then,
 /// so it must be one that can be: a borrowed [`Task`], or a wait that holds no operation.
-pub(crate) async fn within<F: Future + Unpin>(span: Duration, mut future: F) -> Option<F::Output> {
+pub(crate) async fn within<F: Future>(span: Duration, future: F) -> Option<F::Output> {
+    let mut future = pin!(future);
     // What is ready already needs no timer.
     let mut timer = None;
     poll_fn(|cx| {
-        if let Poll::Ready(output) = Pin::new(&mut future).poll(cx) {
+        if let Poll::Ready(output) = future.as_mut().poll(cx) {
             return Poll::Ready(Some(output));
         }
         timer.get_or_insert_with(|| sleep(span)).as_mut().poll(cx).map(|()| None)
