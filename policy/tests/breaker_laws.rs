@@ -69,13 +69,15 @@ fn ill(kind: u64, at: Instant, dice: &mut Dice) -> Reaction {
         // Well for a moment and then ill again: as long as it takes to close.
         3 if second % 24 < 10 => 100,
         3 => 0,
-        _ => 45,
+        // And then some calls hang for longer than anybody probes.
+        _ if second % 40 < 10 => 100,
+        _ => 0,
     };
     match dice.below(100) {
         n if n < failing => bad(dice),
-        // Some clients leave, and some calls hang for longer than anybody probes.
+        // Some clients leave.
         n if n >= 97 => (Duration::from_millis(dice.below(200)), None),
-        96 if kind == 4 => (Duration::from_secs(100), None),
+        n if n >= 82 && kind == 4 => (Duration::from_secs(100), None),
         // Or come back very late.
         95 => (Duration::from_secs(5 + dice.below(30)), bad(dice).1),
         _ => good(dice.below(200)),
@@ -87,6 +89,8 @@ fn ill(kind: u64, at: Instant, dice: &mut Dice) -> Reaction {
 struct Laws {
     last: Option<View>,
     opened: Option<Instant>,
+    /// Of the last opening, the how manieth it was.
+    openings: u8,
     closed: Option<Instant>,
     half_open: Option<Instant>,
     /// From when on nothing new goes wrong.
@@ -119,14 +123,15 @@ impl Laws {
     fn opened(&mut self, before: View, view: View, now: Instant) {
         if let Some(opened) = self.opened.replace(now) {
             // No oscillation faster than the backoff.
-            let backoff = (OPEN * (1 << (before.openings.max(1) - 1))).min(OPEN_MAX);
+            let backoff = (OPEN * (1 << (self.openings.max(1) - 1))).min(OPEN_MAX);
             let passed = now.since(opened);
             self.hold(passed >= backoff * 4 / 5, &format!("open again after {passed:?}"));
             let calm = self
                 .closed
                 .is_some_and(|closed| before.state == State::Closed && now.since(closed) >= CALM);
-            self.hold(calm || view.openings == before.openings + 1, "forgets that it was open");
+            self.hold(calm || view.openings == self.openings + 1, "forgets that it was open");
         }
+        self.openings = view.openings;
         // Results of an older era count for nothing: all of this one are good.
         let began = before.age + Duration::from_millis(100);
         let since = self.well.filter(|well| began < now.since(*well));
