@@ -401,5 +401,45 @@ fn nothing_is_hedged_on_the_way_back() {
     let whole = stage.plan.upstreams()[0].key.into();
     let state = |stage: &Stage| stage.ledger.breaker(whole, stage.now.at).unwrap().state;
     assert_eq!(state(&stage), State::Recovering);
-    assert!(!hedged(&mut stage));
+    assert!(
+        (0..60).all(|_| !hedged(&mut stage)),
+        "of those that are let through, one in ten might"
+    );
+}
+
+#[test]
+fn a_hedge_that_is_beyond_its_budget_gives_back_its_place_as_a_probe() {
+    let eject =
+        "eject = { panic = \"0%\", breaker = { consecutive = 1, open_for = \"1s\", probes = 1 } }";
+    let mut stage = Stage::new(TWO, eject, "max = 0").warm(QUICK);
+    let keys: Vec<_> = stage.plan.upstreams()[0].endpoints.iter().map(|e| e.key).collect();
+    loop {
+        let (mut flight, _) = stage.arrive(&facts("/"));
+        let decision = stage.tell(&mut flight, Event::Slow);
+        stage.end(flight);
+        match decision {
+            Decision::Hedge(_) => {}
+            _ => break,
+        }
+    }
+    let (mut flight, decision) = stage.arrive(&facts("/"));
+    let Decision::Call(ill) = decision else { panic!("{decision:?}") };
+    let _ = stage.tell(&mut flight, Event::Responded { status: 503 });
+    stage.end(flight);
+    stage.now.at = stage.now.at + Duration::from_secs(1);
+    let view = |stage: &Stage| stage.ledger.breaker(ill.endpoint.into(), stage.now.at).unwrap();
+    assert_eq!(view(&stage).state, State::Open);
+    let well = keys.into_iter().find(|key| *key != ill.endpoint).unwrap();
+    for _ in 0..8 {
+        let (mut flight, decision) = stage.arrive(&facts("/"));
+        if matches!(decision, Decision::Call(call) if call.endpoint == well) {
+            assert_eq!(stage.tell(&mut flight, Event::Slow), Decision::Await);
+            let found = view(&stage);
+            assert_eq!((found.state, found.probes), (State::Probing, (0, 0)));
+            stage.end(flight);
+            return;
+        }
+        stage.end(flight);
+    }
+    panic!("nothing goes to the server that is well");
 }

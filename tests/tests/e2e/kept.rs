@@ -139,6 +139,8 @@ fn a_new_response_takes_the_place_of_the_old_one() {
     let sluice = start(&origin, "", "ttl = \"1h\"");
     let mut client = sluice.client();
     assert_eq!(got(&mut client, "/1000", ""), (1, false));
+    // The next request on a connection begins when what the last one brought is in its place.
+    assert_eq!(got(&mut client, "/1000", ""), (1, true));
     let one = bytes(&sluice);
     for n in 2..8 {
         assert_eq!(got(&mut client, "/1000", "Cache-Control: no-cache\r\n"), (n, false));
@@ -149,8 +151,8 @@ fn a_new_response_takes_the_place_of_the_old_one() {
     for n in 8..24 {
         assert_eq!(got(&mut client, "/1000", &format!("Accept: {n}\r\n")), (n, false));
     }
-    assert_eq!(bytes(&sluice), 16 * one);
     assert_eq!(got(&mut client, "/1000", "Accept: 8\r\n"), (8, true));
+    assert_eq!(bytes(&sluice), 16 * one);
     assert_eq!(got(&mut client, "/1000", ""), (24, false));
 }
 
