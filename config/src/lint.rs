@@ -5,7 +5,7 @@ use core::time::Duration;
 
 use sluice_policy::mechanism::lease::{Class, Count};
 use sluice_policy::plan::Plan;
-use sluice_policy::unit::Span;
+use sluice_policy::unit::{ByteSize, Span};
 
 use crate::document::Document;
 use crate::written::ServerTable;
@@ -30,6 +30,7 @@ pub(crate) fn findings(document: &Document<'_>, server: &ServerTable) -> Vec<Fin
         times(document, &path, to, &mut found);
         order(document, &path, to, &mut found);
         lonely(document, &path, to, &mut found);
+        large(document, &path, server.cache_memory, &mut found);
     }
     for (name, _) in document.named("upstream") {
         pool(document, name, workers, &mut found);
@@ -157,6 +158,23 @@ fn lonely(document: &Document<'_>, path: &str, to: &str, found: &mut Vec<Finding
     }
 }
 
+/// What does not fit into a worker's memory for responses is never kept, whatever `max_body` says.
+fn large(document: &Document<'_>, path: &str, memory: ByteSize, found: &mut Vec<Finding>) {
+    let cache = format!("{path}.cache");
+    if !document.is_table(&cache) {
+        return;
+    }
+    let written = format!("{cache}.max_body");
+    let most = document.text_at(&written).and_then(|text| text.parse().ok());
+    let (at, most) = most.map_or((cache, CACHE_BODY), |most: ByteSize| (written, most));
+    if most.0 > memory.0 {
+        let message = format!("bodies of {most} are never kept: a worker has {memory} for all");
+        let hint = "raise `server.cache_memory`, or lower `max_body`".to_owned();
+        found.push((at, message, hint));
+    }
+}
+
+const CACHE_BODY: ByteSize = ByteSize(1 << 20);
 const CONNECTIONS: u64 = 64;
 /// Requests a second from which parts are reserved.
 const FAST: u64 = 20;

@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use sluice_policy::Policy;
 use sluice_policy::decision::{Decision, Event, Failure};
+use sluice_policy::facts::{Body, Facts};
 use sluice_policy::flight::{Ending, Finish, Flight};
 use sluice_policy::ledger::Ledger;
 use sluice_policy::mechanism::dice::Dice;
@@ -53,92 +54,6 @@ fn bad(dice: &mut Dice) -> Reaction {
         _ => Some(Event::Responded { status: 503 }),
     };
     (Duration::from_millis(dice.below(300)), event)
-}
-
-/// Follows the breaker of an upstream and panics when a law is broken.
-#[derive(Default)]
-struct Laws {
-    last: Option<(State, u8)>,
-    opened: Vec<Instant>,
-    /// Probes sent in this opening, and how many of them came to nothing.
-    probes: u64,
-    seed: u64,
-}
-
-impl Laws {
-    fn look(&mut self, plan: &Plan, seen: Seen<'_>, cancelled: u64) {
-        let (now, seed) = (seen.now, self.seed);
-        let view = view(plan, seen.ledger, now);
-        let called = matches!(seen.decision, Decision::Call(_));
-        assert!(!called || view.state != State::Open, "seed {seed}: let through while open");
-        let entered = self.last != Some((view.state, view.openings));
-        if entered && view.state == State::Open {
-            // No oscillation faster than the backoff.
-            if let Some(before) = self.opened.last().filter(|_| view.openings > 1) {
-                let backoff = (OPEN * (1 << (view.openings - 2))).min(Duration::from_secs(40));
-                let passed = now.at.since(*before);
-                assert!(passed >= backoff * 4 / 5, "seed {seed}: open again after {passed:?}");
-            }
-            self.opened.push(now.at);
-        }
-        if entered && view.state == State::Probing {
-            self.probes = 0;
-        }
-        if view.state == State::Probing && called {
-            self.probes += 1;
-        }
-        let probes = self.probes.saturating_sub(cancelled);
-        assert!(probes <= PROBES, "seed {seed}: {probes} probes in one opening");
-        self.last = Some((view.state, view.openings));
-    }
-}
-
-#[test]
-fn laws_of_a_breaker_hold_over_nights_that_fail_hang_and_flap() {
-    for seed in 0..16 {
-        let plan = breaker();
-        let mut night = Night::new(&plan, WORKERS, seed);
-        let mut laws = Laws { seed, ..Laws::default() };
-        let kind = seed % 4;
-        let mut react = |_: EndpointKey, at: Instant, dice: &mut Dice| {
-            let second = at.as_nanos() / 1_000_000_000;
-            let failing = match kind {
-                0 => 100,
-                1 => {
-                    if second % 7 < 3 {
-                        100
-                    } else {
-                        0
-                    }
-                }
-                2 => 60,
-                _ => {
-                    if dice.below(3) == 0 {
-                        100
-                    } else {
-                        40
-                    }
-                }
-            };
-            match dice.below(100) {
-                n if n < failing => bad(dice),
-                _ => good(dice.below(200)),
-            }
-        };
-        let mut look = |seen: Seen<'_>| laws.look(&plan, seen, 0);
-        night.pass(Duration::from_secs(150), 200, &mut react, &mut look);
-        // Liveness: well again, it closes and serves everything, whatever was before.
-        night.pass(Duration::from_secs(120), 200, &mut |_, _, _| good(20), &mut look);
-        let before = night.done.len();
-        night.pass(Duration::from_secs(5), 200, &mut |_, _, _| good(20), &mut look);
-        assert!(!laws.opened.is_empty(), "seed {seed}: it never opened");
-        let view = view(&plan, &night.ledger, night.now());
-        assert_eq!((view.state, view.openings), (State::Closed, 0), "seed {seed}");
-        let served = &night.done[before..];
-        assert!(served.iter().all(|r| r.ending.status == Some(200)), "seed {seed}");
-        night.pass(Duration::from_secs(5), 0, &mut |_, _, _| good(1), &mut |_| {});
-        assert_eq!(night.under_way(), 0, "seed {seed}: every flight ends");
-    }
 }
 
 #[test]
@@ -373,6 +288,106 @@ fn a_success_between_ends_a_row_of_failures() {
         let _ = stage.serve(WELL);
     }
     assert_eq!(stage.state(), State::Closed);
+}
+
+#[test]
+fn a_row_of_failures_is_one_eras_and_ends_with_what_is_slow() {
+    let row = r#"breaker = { consecutive = 5, slow = "500ms", slow_share = "100%" }"#;
+    let mut stage = Stage::new(plan(r#"["a:1"]"#, row));
+    let ill = |stage: &mut Stage, times: usize| {
+        for _ in 0..times {
+            let _ = stage.serve(ILL);
+        }
+    };
+    ill(&mut stage, 4);
+    let (slow, _) = stage.arrive();
+    stage.pass(Duration::from_millis(600));
+    let _ = stage.finish(slow, WELL, Finish::Whole);
+    ill(&mut stage, 4);
+    assert_eq!(stage.state(), State::Closed, "a slow one is no failure");
+    // Its head was good; by the time that it breaks off, it is of another era.
+    let (mut cut, _) = stage.arrive();
+    let _ = stage.policy.decide(stage.now, &facts("/"), &mut cut, WELL);
+    ill(&mut stage, 4);
+    stage.force(None);
+    ill(&mut stage, 4);
+    assert_eq!(stage.state(), State::Closed, "four of this era");
+    stage.end(cut, Finish::UpstreamCut);
+    assert_eq!(stage.state(), State::Closed, "and not a fifth of another");
+    ill(&mut stage, 1);
+    assert_eq!(stage.state(), State::Open);
+}
+
+/// A breaker that is half-open with the next request: what it says of its probes.
+fn half_open(more: &str) -> Stage {
+    let of = "breaker = { consecutive = 1, open_for = \"5s\", probes = 1, ramp = \"2s\" }";
+    let mut stage = Stage::new(plan(r#"["a:1"]"#, &format!("{of}\n{more}")));
+    let _ = stage.serve(ILL);
+    assert_eq!(stage.state(), State::Open);
+    stage.pass(OPEN);
+    stage
+}
+
+#[test]
+fn a_probe_that_goes_nowhere_gives_its_place_back() {
+    // Every server is out: there is nowhere to send the probe.
+    let mut stage = half_open("health = {}");
+    let key = stage.plan.upstreams()[0].endpoints[0].key;
+    stage.policy.signal(stage.now, Signal::Vitals { out: &[key] });
+    assert!(matches!(stage.serve(WELL), Decision::Answer(a) if a.code == "upstream.none"));
+    stage.policy.signal(stage.now, Signal::Vitals { out: &[] });
+    assert_eq!(stage.serve(WELL), Decision::Relay);
+    assert_eq!(stage.state(), State::Recovering);
+    // Its client has no time.
+    let mut stage = half_open("");
+    let hurried = Facts { patience: Some(Duration::ZERO), ..facts("/") };
+    let mut flight = stage.policy.begin(stage.now, &hurried);
+    let decision = stage.policy.decide(stage.now, &hurried, &mut flight, Event::Arrived);
+    assert!(matches!(decision, Decision::Answer(a) if a.code == "request.timeout"), "{decision:?}");
+    stage.end(flight, Finish::Whole);
+    assert_eq!(stage.serve(WELL), Decision::Relay);
+    assert_eq!(stage.state(), State::Recovering);
+}
+
+#[test]
+fn few_failures_on_the_way_back_open_it_again() {
+    let mut stage = Stage::new(breaker());
+    for _ in 0..20 {
+        let _ = stage.serve(ILL);
+    }
+    stage.pass(OPEN);
+    for _ in 0..PROBES {
+        assert_eq!(stage.serve(WELL), Decision::Relay);
+    }
+    assert_eq!(stage.state(), State::Recovering);
+    let mut passed = 0;
+    while stage.state() == State::Recovering {
+        passed += usize::from(stage.serve(ILL) == Decision::Relay);
+    }
+    assert_eq!((stage.state(), passed), (State::Open, 5));
+}
+
+#[test]
+fn how_long_a_long_upload_takes_is_not_the_servers_fault() {
+    for (body, opens) in [
+        (Body::Empty, true),
+        (Body::Length(64 << 10), true),
+        (Body::Length((64 << 10) + 1), false),
+        (Body::Unknown, false),
+    ] {
+        let mut stage = Stage::new(plan(r#"["a:1"]"#, r#"breaker = "default""#));
+        let put = Facts { method: "PUT", body, ..facts("/") };
+        for _ in 0..40 {
+            let mut flight = stage.policy.begin(stage.now, &put);
+            let decision = stage.policy.decide(stage.now, &put, &mut flight, Event::Arrived);
+            if let Decision::Call(_) = decision {
+                stage.pass(Duration::from_millis(510));
+                let _ = stage.policy.decide(stage.now, &put, &mut flight, WELL);
+            }
+            stage.end(flight, Finish::Whole);
+        }
+        assert_eq!(stage.state() == State::Open, opens, "{body:?}");
+    }
 }
 
 #[test]

@@ -399,6 +399,7 @@ fn variants_differ_by_what_vary_names_and_nothing_else() {
     ] {
         assert_ne!(of(other), plain, "{other:?}");
     }
+    assert_ne!(of(&[("Accept", "en")]), of(&[("Accept-Language", "en")]));
 }
 
 proptest! {

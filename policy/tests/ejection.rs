@@ -197,3 +197,64 @@ fn what_its_probes_say_counts_when_one_more_is_to_be_ejected() {
     let open = keys.iter().filter(|key| state(&night, **key) == State::Open).count();
     assert_eq!(open, 1, "one by its health, one for its failures");
 }
+
+#[test]
+fn few_calls_make_nobody_an_outlier() {
+    let plan = plan(SIX, "eject = { outliers = true, breaker = { errors = \"90%\" } }");
+    let keys = keys(&plan);
+    let mut night = Night::new(&plan, WORKERS, 11);
+    // Ninety calls of each in ten seconds.
+    let mut react = |key: EndpointKey, _: Instant, dice: &mut Dice| {
+        failing(dice, if key == keys[2] { 60 } else { 1 })
+    };
+    night.pass(Duration::from_secs(30), 6 * 9, &mut react, &mut |_| {});
+    assert!(keys.iter().all(|key| state(&night, *key) == State::Closed));
+    let calls = night.calls.iter().filter(|call| call.endpoint == keys[2]).count();
+    assert!(calls > 200, "{calls}");
+}
+
+#[test]
+fn a_server_that_its_probes_keep_out_is_not_tried_by_requests() {
+    let eject = "eject = { breaker = { consecutive = 3, open_for = \"1s\" } }";
+    let plan = plan(r#"["a:1", "b:1", "c:1"]"#, &format!("health = {{}}\n{eject}"));
+    let keys = keys(&plan);
+    let mut night = Night::new(&plan, WORKERS, 4);
+    let mut react = |key: EndpointKey, _: Instant, _: &mut Dice| {
+        answer(if key == keys[0] { 503 } else { 200 }, 1)
+    };
+    night.pass(Duration::from_millis(500), 200, &mut react, &mut |_| {});
+    assert_eq!(state(&night, keys[0]), State::Open);
+    let now = night.now();
+    night.workers.iter_mut().for_each(|w| w.signal(now, Signal::Vitals { out: &keys[..1] }));
+    let before = night.calls.len();
+    night.pass(Duration::from_secs(20), 200, &mut react, &mut |_| {});
+    assert!(night.calls[before..].iter().all(|call| call.endpoint != keys[0]));
+    let now = night.now();
+    night.workers.iter_mut().for_each(|w| w.signal(now, Signal::Vitals { out: &[] }));
+    night.pass(Duration::from_secs(2), 200, &mut react, &mut |_| {});
+    assert!(night.calls.iter().rev().take(400).any(|call| call.endpoint == keys[0]), "a probe");
+}
+
+#[test]
+fn a_server_that_recovers_gets_a_growing_part_of_its_share() {
+    let eject =
+        "eject = { breaker = { consecutive = 3, open_for = \"1s\", probes = 2, ramp = \"4s\" } }";
+    let plan = plan(r#"["a:1", "b:1"]"#, eject);
+    let keys = keys(&plan);
+    let mut night = Night::new(&plan, WORKERS, 5);
+    let mut ill = |key: EndpointKey, _: Instant, _: &mut Dice| {
+        answer(if key == keys[0] { 503 } else { 200 }, 1)
+    };
+    night.pass(Duration::from_millis(500), 400, &mut ill, &mut |_| {});
+    while state(&night, keys[0]) != State::Recovering {
+        night.pass(Duration::from_millis(20), 400, &mut |_, _, _| answer(200, 1), &mut |_| {});
+    }
+    // Of every other request: 10, 25, 50, and then all of it. Round robin passes it over, and
+    // comes to it again with the next.
+    for most in [180, 400, 690] {
+        let before = night.calls.len();
+        night.pass(Duration::from_secs(4), 400, &mut |_, _, _| answer(200, 1), &mut |_| {});
+        let got = night.calls[before..].iter().filter(|call| call.endpoint == keys[0]).count();
+        assert!(got > most / 4 && got < most, "{got}, not {most}");
+    }
+}

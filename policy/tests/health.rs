@@ -67,7 +67,11 @@ fn a_server_that_dies_is_out_within_fall_times_every_and_comes_back_within_rise(
         assert!(back - 30_000 <= 2 * 2_000, "seed {seed}: {}", back - 30_000);
         let calm: Vec<_> = asked.iter().filter(|ms| **ms < died).collect();
         let gaps = calm.windows(2).map(|pair| pair[1] - pair[0]);
-        assert!(gaps.into_iter().all(|gap| (1_800..=2_010).contains(&gap)), "{calm:?}");
+        let gaps: Vec<u64> = gaps.collect();
+        assert!(gaps.iter().all(|gap| (1_800..=2_010).contains(gap)), "{calm:?}");
+        assert!(gaps.iter().any(|gap| *gap != gaps[0]), "gateways would ask in step: {gaps:?}");
+        let doubts: Vec<_> = asked.iter().filter(|ms| (died..=out).contains(*ms)).collect();
+        assert!(doubts.windows(2).all(|pair| pair[1] - pair[0] <= 1_010), "{doubts:?}");
     }
 }
 

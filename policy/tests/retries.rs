@@ -156,7 +156,7 @@ fn a_retry_goes_elsewhere_after_a_moment_that_grows() {
             stage.now.at = until;
             decision = stage.tell(&facts, &mut flight, Event::Woke);
         }
-        assert!(matches!(decision, Decision::Call(_)));
+        assert!(matches!(decision, Decision::Call(call) if !called.contains(&call.endpoint)));
         let event = Event::Responded { status: 503 };
         assert_eq!(stage.tell(&facts, &mut flight, event), Decision::Relay, "no more tries");
         stage.end(flight);
@@ -211,4 +211,99 @@ fn a_retry_that_would_come_after_the_deadline_is_not_waited_for() {
         assert!(matches!(decision, Decision::Answer(a) if a.code == "upstream.timeout"));
         stage.end(flight);
     }
+}
+
+#[test]
+fn no_failure_is_tried_again_more_often_than_said() {
+    const FOUR: &str = r#"["a:1", "b:1", "c:1", "d:1"]"#;
+    for failure in [Failure::Broken, Failure::TimedOut, Failure::Connect, Failure::PoolFull] {
+        let mut stage = Stage::new(&plan(FOUR, ALL), 1);
+        let facts = facts("/");
+        let (mut flight, mut decision) = stage.arrive(&facts);
+        let mut called = Vec::new();
+        for _ in 0..16 {
+            match decision {
+                Decision::Call(call) => {
+                    called.push(call.endpoint);
+                    decision = stage.tell(&facts, &mut flight, failed(failure, true));
+                }
+                Decision::Wait(until) => {
+                    stage.now.at = until;
+                    decision = stage.tell(&facts, &mut flight, Event::Woke);
+                }
+                Decision::Answer(_) => break,
+                other => panic!("{other:?}"),
+            }
+        }
+        assert!(matches!(decision, Decision::Answer(_)), "{failure:?}: {decision:?}");
+        assert_eq!(called.len(), 3, "{failure:?}");
+        called.dedup();
+        assert_eq!(called.len(), 3, "{failure:?}: elsewhere each time");
+        stage.end(flight);
+    }
+}
+
+#[test]
+fn connecting_again_to_the_only_server_is_within_the_budget() {
+    let plan = plan(r#"["a:1"]"#, r#"{ max = 3, on = ["connect"] }"#);
+    let mut night = Night::new(&plan, 16, 1);
+    let refused = Event::Failed { failure: Failure::Connect, replayable: true };
+    let mut react = |_, _, _: &mut _| (Duration::from_millis(1), Some(refused));
+    night.pass(Duration::from_secs(20), 400, &mut react, &mut |_| {});
+    let again = night.calls.iter().filter(|call| call.again).count() as u64;
+    let bound = night.requests() / 5 + 10 * 30 + 16;
+    assert!(again > night.requests() / 6 && again <= bound, "{again} of at most {bound}");
+}
+
+#[test]
+fn with_two_servers_the_worse_is_not_asked_first_by_everybody() {
+    let plan = plan(TWO, r#"{ max = 1, on = ["503"] }"#);
+    let worse = plan.upstreams()[0].endpoints[1].key;
+    let mut stage = Stage::new(&plan, 1);
+    let facts = facts("/");
+    let mut first = 0;
+    for _ in 0..20 {
+        let (mut flight, mut decision) = stage.arrive(&facts);
+        first += usize::from(matches!(decision, Decision::Call(call) if call.endpoint == worse));
+        while let Decision::Call(_) | Decision::Wait(_) = decision {
+            let status = match decision {
+                Decision::Call(call) if call.endpoint != worse => 200,
+                _ => 503,
+            };
+            let event = match decision {
+                Decision::Wait(_) => Event::Woke,
+                _ => Event::Responded { status },
+            };
+            decision = stage.tell(&facts, &mut flight, event);
+        }
+        stage.end(flight);
+    }
+    assert_eq!(first, 10);
+}
+
+#[test]
+fn each_wait_fits_into_the_time_that_is_left() {
+    let bounded = |upstream: &str, route: &str| {
+        let plan = written::plan(&format!(
+            "[upstream.a]\nservers = {TWO}\n{upstream}\n[route.r]\nmatch = \"/\"\nto = \"a\"\n{route}\n"
+        ));
+        let mut stage = Stage::new(&plan, 1);
+        let hurried = Facts { patience: Some(Duration::from_millis(900)), ..facts("/") };
+        let (mut flight, decision) = stage.arrive(&hurried);
+        let Decision::Call(first) = decision else { panic!("{decision:?}") };
+        let again = stage.tell(&hurried, &mut flight, failed(Failure::PoolFull, true));
+        stage.end(flight);
+        (first, again)
+    };
+    let ms = Duration::from_millis;
+    let (call, _) = bounded("", "");
+    assert_eq!((call.first_byte, call.queue), (ms(900), Duration::ZERO));
+    let (call, _) = bounded("timeout = { first_byte = \"300ms\" }", "");
+    assert_eq!(call.first_byte, ms(300));
+    let both = bounded("timeout = { first_byte = \"300ms\" }", "retries = { per_try = \"200ms\" }");
+    assert_eq!(both.0.first_byte, ms(200));
+    // A full pool is waited at only where there is no other server to go to.
+    let (first, again) = bounded("queue = { wait = \"5s\" }", "retries = 2");
+    assert_eq!(first.queue, Duration::ZERO);
+    assert!(matches!(again, Decision::Call(call) if call.queue == ms(900)), "{again:?}");
 }

@@ -12,6 +12,7 @@ pub mod nginx;
 pub mod origin;
 pub mod process;
 pub mod redis;
+pub mod shell;
 pub mod source;
 pub mod wait;
 pub mod wire;

@@ -84,6 +84,19 @@ impl Origin {
         Self::answering(move |_| answer.clone())
     }
 
+    /// Answers every request with 200 and this body, once the gate is open.
+    #[must_use]
+    pub fn behind(gate: &Gate, body: &str) -> Self {
+        let (gate, answer) = (gate.clone(), ok(body));
+        Self::new(move |connection| {
+            loop {
+                connection.read_request()?;
+                connection.wait_at(&gate)?;
+                connection.write(&answer)?;
+            }
+        })
+    }
+
     /// Answers every request with the head it got as the body.
     #[must_use]
     pub fn echo() -> Self {

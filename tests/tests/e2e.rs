@@ -49,6 +49,8 @@ mod hedging;
 mod journal;
 #[path = "e2e/judged.rs"]
 mod judged;
+#[path = "e2e/kept.rs"]
+mod kept;
 #[path = "e2e/kernel.rs"]
 mod kernel;
 #[path = "e2e/life.rs"]

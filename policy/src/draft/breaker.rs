@@ -210,6 +210,8 @@ impl BreakerSpec {
             open_max: span(self.open_max, Duration::from_secs(300)).max(open),
             probes: self.probes.unwrap_or(10),
             ramp: span(self.ramp, Duration::from_secs(5)),
+            #[cfg(any(test, feature = "sim"))]
+            mutant: None,
         }
     }
 }

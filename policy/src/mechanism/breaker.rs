@@ -23,6 +23,7 @@
 
 mod cause;
 mod more;
+mod mutant;
 mod ring;
 mod rule;
 mod tuned;
@@ -42,6 +43,7 @@ use crate::mechanism::window::{Counts, Era, Local, Window};
 use crate::time::{Instant, nanos};
 
 pub use crate::mechanism::breaker::cause::Cause;
+pub(crate) use crate::mechanism::breaker::mutant::Mutant;
 pub(crate) use crate::mechanism::breaker::ring::CALLS_MAX;
 pub(crate) use crate::mechanism::breaker::rule::{Rule, share};
 pub use crate::mechanism::breaker::tuned::Thresholds;
@@ -210,19 +212,21 @@ impl Board {
             }
             None => {}
         }
+        let most = rule.probes + u8::from(rule.errs(Mutant::ExtraProbe));
         let mut bits = self.state.load(Acquire);
         loop {
             let word = Word::unpack(bits);
             let next = match word.state {
                 State::Closed => return Ok(Permit { era: word.era }),
-                State::Open => match word.left(now, rule) {
+                State::Open => match word.left(now, rule).filter(|_| !rule.errs(Mutant::NoWait)) {
+                    Some(_) if rule.errs(Mutant::OpenAdmits) && throw == 0 => {
+                        return Ok(Permit { era: word.era });
+                    }
                     Some(wait) => return Err(Refusal { wait }),
                     None => Word { issued: 1, ..word.enter(State::Probing, now, PROBING) },
                 },
                 State::Probing if word.left(now, rule).is_none() => judge.overdue(word),
-                State::Probing if word.issued < rule.probes => {
-                    Word { issued: word.issued + 1, ..word }
-                }
+                State::Probing if word.issued < most => Word { issued: word.issued + 1, ..word },
                 State::Probing => return Err(Refusal { wait: AGAIN }),
                 State::Recovering => match share(word.age(now), rule) {
                     DONE => word.enter(State::Closed, now, Duration::ZERO),
@@ -261,7 +265,8 @@ impl Board {
         let bits = self.state.load(Acquire);
         let word = Word::unpack(bits);
         let forced = self.forced(judge.now);
-        if word.era != permit.era || matches!(forced, Some(Force::Open | Force::Closed)) {
+        let old = word.era != permit.era && !judge.rule.errs(Mutant::OldEra);
+        if old || matches!(forced, Some(Force::Open | Force::Closed)) {
             return;
         }
         match word.state {
@@ -376,6 +381,7 @@ impl Board {
             return;
         }
         let calm = rule.open_for(word.attempt).max(CALM);
+        let calm = if rule.errs(Mutant::ForgetsAtOnce) { Duration::ZERO } else { calm };
         if word.state == State::Closed && word.attempt > 0 && word.age(judge.now) >= calm {
             let _ = self.swap(bits, word, Word { attempt: 0, ..word });
         }
@@ -399,14 +405,16 @@ impl Board {
 
     fn probed(&self, judge: &mut Judge<'_>, mut bits: u64, outcome: Outcome) {
         let era = Word::unpack(bits).era;
+        let enough = judge.rule.probes - u8::from(judge.rule.errs(Mutant::FewProbes));
         loop {
             let word = Word::unpack(bits);
             if word.era != era {
                 return;
             }
             let next = match outcome {
+                Outcome::Unknown if judge.rule.errs(Mutant::LostProbe) => word,
                 Outcome::Unknown => Word { issued: word.issued.saturating_sub(1), ..word },
-                Outcome::Good if word.good + 1 >= judge.rule.probes => {
+                Outcome::Good if word.good + 1 >= enough => {
                     word.enter(State::Recovering, judge.now, Duration::ZERO)
                 }
                 Outcome::Good => Word { good: word.good + 1, ..word },
@@ -435,7 +443,8 @@ impl Judge<'_> {
     /// Open: for as long as its openings say, less up to a fifth, so that the nodes of a fleet do
     /// not probe all at once.
     fn opened(&mut self, word: Word) -> Word {
-        let attempt = (word.attempt + 1).min(ATTEMPT_MAX);
+        let before = if self.rule.errs(Mutant::NoBackoff) { 0 } else { word.attempt };
+        let attempt = (before + 1).min(ATTEMPT_MAX);
         let whole = nanos(self.rule.open_for(attempt));
         let open = Duration::from_nanos(whole - self.dice.below(whole / 5 + 1));
         Word { attempt, ..word.enter(State::Open, self.now, open) }
@@ -443,9 +452,9 @@ impl Judge<'_> {
 
     /// Probing has taken too long: too few requests came, or a probe hangs.
     fn overdue(&mut self, word: Word) -> Word {
-        if word.issued > word.good {
+        if word.issued > word.good && !self.rule.errs(Mutant::HungProbe) {
             self.opened(word)
-        } else if word.good > 0 {
+        } else if word.good > 0 || self.rule.errs(Mutant::HungProbe) {
             word.enter(State::Recovering, self.now, Duration::ZERO)
         } else {
             Word { mark: mark(self.now + PROBING), ..word }

@@ -148,6 +148,14 @@ mod tests {
             pace.record(at(3), Duration::from_millis(80));
         }
         assert!(pace.p95().unwrap() > Duration::from_millis(80), "it follows");
+        // Nor does what was before weigh more for having been much.
+        for _ in 0..100_000 {
+            pace.record(at(4), Duration::from_millis(10));
+        }
+        for _ in 0..200 {
+            pace.record(at(5), Duration::from_millis(80));
+        }
+        assert!(pace.p95().unwrap() > Duration::from_millis(80), "it follows");
         for later in [60_000, 120_000] {
             for _ in 0..32 {
                 pace.record(at(later), Duration::from_millis(1));

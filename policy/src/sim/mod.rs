@@ -3,6 +3,8 @@
 //!
 //! Still pure. The same seed gives the same run, to the last record.
 
+mod keeping;
+mod mistake;
 pub mod night;
 pub mod reserve;
 mod script;
@@ -12,6 +14,8 @@ use core::net::{IpAddr, Ipv4Addr};
 
 use crate::facts::{Body, Facts, Field, Headers};
 
+pub use crate::sim::keeping::keeping;
+pub use crate::sim::mistake::{MISTAKES, MISTAKES_OF_EJECTION, Mistake};
 pub use crate::sim::script::play;
 pub use crate::sim::world::{Done, Judged, Request, World};
 

@@ -133,7 +133,7 @@ fn upstream() -> UpstreamSpec {
 }
 
 /// A plan with every filter on a route of that match text; None when the text is not one.
-fn plan(matches: &str) -> Option<Plan> {
+pub(super) fn plan(matches: &str) -> Option<Plan> {
     let kept = CacheSpec { key: vec!["header:x".to_owned()], ..CacheSpec::default() };
     let route = RouteSpec {
         matches: matches.to_owned(),

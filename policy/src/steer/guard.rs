@@ -185,3 +185,23 @@ pub(crate) fn timed(body: Body) -> bool {
         Body::Unknown => false,
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::draft::breaker::BreakerSpec;
+    use crate::unit::Span;
+
+    #[test]
+    fn who_was_overtaken_was_slow_when_he_had_been_for_long() {
+        let spec =
+            BreakerSpec { slow: Some(Span(Duration::from_millis(500))), ..BreakerSpec::default() };
+        let (rule, failures) = spec.compile("b", &mut Vec::new());
+        let breaker = Breaker { rule, failures };
+        let outcome = |ms| {
+            let took = Duration::from_millis(ms);
+            breaker.outcome(&Board::default(), Verdict::Overtaken { took }, Instant::default())
+        };
+        assert_eq!((outcome(500), outcome(501)), (Outcome::Unknown, Outcome::Slow));
+    }
+}

@@ -3,6 +3,7 @@
 use core::cell::Cell;
 use core::sync::atomic::Ordering::Relaxed;
 
+use crate::mechanism::breaker::Mutant;
 use crate::plan::{Endpoint, Upstream, UpstreamId};
 use crate::steer::guard::{Eject, Guard};
 use crate::steer::zone::WHOLE_PPM;
@@ -76,7 +77,9 @@ impl<'a> Search<'a> {
 
     /// Whether one more may be taken out.
     pub(super) fn may_eject(&self, endpoint: u16) -> bool {
-        self.eject().is_some_and(|eject| self.out(Some(endpoint)) < eject.out_max)
+        let Some(eject) = self.eject() else { return false };
+        let more = usize::from(eject.breaker.rule.errs(Mutant::OneMoreOut));
+        self.out(Some(endpoint)) < eject.out_max + more
     }
 
     /// So few are left that nobody knows any better.
@@ -84,7 +87,8 @@ impl<'a> Search<'a> {
         let Some(eject) = self.eject() else { return false };
         let all = self.upstream.endpoints.len() as u64;
         let sound = all - self.out(None) as u64;
-        sound * 1_000_000 < all * u64::from(eject.panic.0)
+        !eject.breaker.rule.errs(Mutant::NoPanic)
+            && sound * 1_000_000 < all * u64::from(eject.panic.0)
     }
 
     /// How many are out, for whatever reason.

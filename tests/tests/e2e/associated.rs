@@ -1,5 +1,8 @@
 //! Limits that depend on what else comes, and the node's own pressure, through the binary.
 
+use std::fs;
+
+use sluice_tests::shell::{MOUNTING, after, can_mount};
 use sluice_tests::wait::moment;
 use sluice_tests::{Config, Origin, Signal, Sluice, eventually};
 
@@ -57,9 +60,13 @@ fn only_the_heaviest_keys_are_limited_and_operators_see_which() {
 }
 
 /// What is shed, and what is critical and not.
-fn guarded(origin: &Origin, shed: &str) -> Sluice {
+fn config(origin: &Origin, shed: &str) -> Config {
     let critical = "[route.vital]\nmatch = \"/vital\"\nto = \"app\"\npriority = \"critical\"\n";
-    Sluice::start(Config::to(&[origin.addr()]).more(&format!("[shed]\n{shed}\n")).more(critical))
+    Config::to(&[origin.addr()]).more(&format!("[shed]\n{shed}\n")).more(critical)
+}
+
+fn guarded(origin: &Origin, shed: &str) -> Sluice {
+    Sluice::start(config(origin, shed))
 }
 
 fn refused(sluice: &Sluice, code: &str) -> bool {
@@ -101,4 +108,36 @@ fn a_machine_whose_processors_are_at_their_bound_sheds() {
     });
     assert_eq!(sluice.client().get("/vital").status(), 200);
     assert!(sluice.metrics()["sluice_pressure_ratio{signal=\"cpu\"}"] >= 0.9);
+}
+
+#[test]
+fn a_machine_with_more_to_run_than_its_bound_sheds_until_it_has_less() {
+    if !can_mount() {
+        return;
+    }
+    let folder = tempfile::TempDir::new().expect("a temporary folder");
+    let told = folder.path().join("loadavg");
+    // What the kernel would say of another machine. In place: the mount is of this very file.
+    let is = |load: &str| fs::write(&told, format!("{load} 0.50 0.50 1/100 1\n")).expect("a file");
+    is("89.99");
+    let origin = Origin::ok("hello");
+    let mount = format!("mount --bind {} /proc/loadavg", told.display());
+    let bounded = config(&origin, "lag = \"off\"\nload = 100");
+    let sluice = Sluice::start_arranged(bounded, |command| after(&mount, &MOUNTING, command));
+    let ratio = "sluice_pressure_ratio{signal=\"load\"}";
+    eventually("the load to be known", || (sluice.metrics()[ratio] > 0.8).then_some(()));
+    assert!((0..50).all(|_| !refused(&sluice, "shed.load")), "below nine tenths nothing normal is");
+    is("95.00");
+    eventually("what is normal is shed", || {
+        (0..20).all(|_| refused(&sluice, "shed.load")).then_some(())
+    });
+    let vital = sluice.client().get("/vital");
+    assert_eq!((vital.status(), vital.text().as_str()), (200, "hello"));
+    let metrics = sluice.metrics();
+    assert!(metrics["sluice_shed_total{reason=\"load\",class=\"normal\"}"] >= 20.0);
+    assert_eq!(metrics["sluice_shed_total{reason=\"load\",class=\"critical\"}"], 0.0);
+    is("0.10");
+    eventually("all is served again", || {
+        (0..20).all(|_| !refused(&sluice, "shed.load")).then_some(())
+    });
 }

@@ -4,7 +4,8 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, AtomicUsize, Ordering};
 
-use sluice_tests::{Config, Finished, Origin, Response, Sluice, eventually};
+use sluice_tests::{Client, Config, Finished, Origin, Response, Sluice, eventually};
+use tempfile::TempDir;
 
 /// Answers with a count, these field lines, and what `Accept` said.
 fn counting(fields: &'static str) -> Origin {
@@ -188,10 +189,124 @@ fn drills_switches_and_an_open_breaker_are_answered_by_copies() {
     });
     mood.store(1, Ordering::SeqCst);
     becomes("open");
-    // Who purges it has none.
-    let mut admin = sluice.admin_client();
-    admin.send("POST /v1/cache?route=all HTTP/1.1\r\nHost: localhost\r\nContent-Length: 0\r\n\r\n");
-    assert_eq!(admin.read_response().status(), 403, "not without the token");
+}
+
+/// Two routes that keep what they get for an hour, and a process whose admin token is `sesame`.
+fn kept(origin: &Origin) -> (Sluice, TempDir) {
+    let dir = TempDir::new().expect("a temporary folder");
+    let file = dir.path().join("token");
+    std::fs::write(&file, "sesame").expect("a token");
+    let cache = "cache = { ttl = \"1h\", stale = \"1h\" }";
+    let other = format!("[route.other]\nmatch = \"/other\"\nto = \"app\"\n{cache}\n");
+    let config = Config::to(&[origin.addr()]).workers(2).route(cache).more(&other);
+    (Sluice::start(config.admin(&format!("token = \"file:{}\"", file.display()))), dir)
+}
+
+#[test]
+fn what_was_kept_is_forgotten_by_who_shows_the_token() {
+    let origin = counting("");
+    let (sluice, _dir) = kept(&origin);
+    let purge = |query: &str, fields: &str| {
+        let mut admin = sluice.admin_client();
+        admin.send(format!(
+            "POST /v1/cache{query} HTTP/1.1\r\nHost: localhost\r\nContent-Length: 0\r\n{fields}\r\n"
+        ));
+        admin.read_bodyless()
+    };
+    let keys = |count: u64| {
+        eventually(&format!("{count} keys"), || {
+            let workers = sluice.admin("/v1/cache").json()["workers"].clone();
+            let keys = workers.as_array()?.iter().map(|it| it["keys"].as_u64());
+            (keys.sum::<Option<u64>>()? == count).then_some(())
+        });
+    };
+    // One connection, and so one worker, which has two copies.
+    let mut client = sluice.client();
+    let fill = |client: &mut Client, first: usize| {
+        says(&client.get("/a"), 200, &format!("{first} any"));
+        says(&client.get("/other"), 200, &format!("{} any", first + 1));
+        for (path, body) in [("/a", first), ("/other", first + 1)] {
+            let hit = client.get(path);
+            says(&hit, 200, &format!("{body} any"));
+            assert!(hit.field("age").is_some(), "{hit:?}");
+        }
+        keys(2);
+    };
+    let shown = "Authorization: Bearer sesame\r\nX-Sluice: 1\r\n";
+    fill(&mut client, 1);
+    for (fields, status) in [
+        ("", 403),
+        ("Authorization: Bearer sesame\r\n", 403),
+        ("Authorization: Bearer no\r\nX-Sluice: 1\r\n", 401),
+    ] {
+        assert_eq!(purge("", fields).status(), status, "{fields}");
+    }
+    assert_eq!(purge("?route=nobody", shown).status(), 404);
+    assert_eq!(purge("?path=/a", shown).status(), 400);
+    keys(2);
+    let done = purge("?route=all", shown);
+    assert_eq!((done.status(), done.field("cache-control")), (204, Some("no-store")));
+    keys(1);
+    let new = client.get("/a");
+    says(&new, 200, "3 any");
+    assert_eq!((new.field("age"), new.field("x-degraded")), (None, None));
+    says(&client.get("/other"), 200, "2 any");
+    assert_eq!(purge("", shown).status(), 204);
+    keys(0);
+    fill(&mut client, 4);
+    let told = sluice.wait_for_stderr("cache_purged");
+    assert!(told.contains("admin token"), "{told}");
+}
+
+#[test]
+fn what_is_one_users_own_is_for_nobody_else() {
+    let count = AtomicUsize::new(0);
+    let origin = Origin::answering(move |request| {
+        let n = count.fetch_add(1, Ordering::SeqCst) + 1;
+        let who = |name: &str| request.head.field(name).unwrap_or("nobody").to_owned();
+        let body = format!("{n} {} {}", who("x-api-key"), who("cookie"));
+        let fields =
+            if request.head.line.contains("/public") { "Cache-Control: public\r\n" } else { "" };
+        format!("HTTP/1.1 200 OK\r\n{fields}Content-Length: {}\r\n\r\n{body}", body.len())
+            .into_bytes()
+    });
+    let anna = "X-Api-Key: anna\r\n";
+    let bob = "X-Api-Key: bob\r\n";
+    let anna_s = "Cookie: anna\r\n";
+    let (cache, keyed) =
+        ("ttl = \"1h\"", "ttl = \"1h\", key = [\"header:x-api-key\", \"header:cookie\"]");
+    // The key holds nothing of the user: nothing of a user's is kept, or given to him.
+    let sluice = start(&origin, &format!("cache = {{ {cache} }}"));
+    let mut client = sluice.client();
+    for (fields, body, used) in [
+        (anna, "1 anna nobody", "bypass"),
+        (anna, "2 anna nobody", "bypass"),
+        ("", "3 nobody nobody", "miss"),
+        (bob, "4 bob nobody", "bypass"),
+        (anna_s, "5 nobody anna", "miss"),
+        ("", "3 nobody nobody", "hit"),
+        (anna_s, "6 nobody anna", "miss"),
+    ] {
+        let response = client.ask("/", fields);
+        says(&response, 200, body);
+        assert_eq!(response.field("age").is_some(), used == "hit", "{fields} {body}");
+    }
+    // Said to be for everybody, whoever shows a cookie.
+    says(&client.ask("/public", anna_s), 200, "7 nobody anna");
+    says(&client.ask("/public", "Cookie: bob\r\n"), 200, "7 nobody anna");
+    says(&client.ask("/public", bob), 200, "8 bob nobody");
+    let lines = sluice.log_lines(10);
+    let used: Vec<_> = lines.iter().map(|line| line["cache"].as_str().unwrap_or("-")).collect();
+    assert_eq!(used[..7], ["bypass", "bypass", "miss", "bypass", "miss", "hit", "miss"]);
+    // The key holds both: each has copies of his own.
+    let sluice = start(&origin, &format!("cache = {{ {keyed} }}"));
+    let mut client = sluice.client();
+    for _ in 0..2 {
+        says(&client.ask("/", anna), 200, "9 anna nobody");
+        says(&client.ask("/", bob), 200, "10 bob nobody");
+        says(&client.ask("/", anna_s), 200, "11 nobody anna");
+        says(&client.get("/"), 200, "12 nobody nobody");
+    }
 }
 
 #[test]

@@ -5,7 +5,7 @@ use std::time::Instant;
 
 use rustix::net::{AddressFamily, SocketType};
 use sluice_tests::wait::LIMIT;
-use sluice_tests::{Config, Gate, Origin, Sluice, origin};
+use sluice_tests::{Config, Gate, Origin, Sluice};
 
 #[test]
 fn a_server_that_cannot_be_reached_in_time_is_504() {
@@ -79,14 +79,7 @@ fn a_route_bounds_the_parts_of_a_request() {
 #[test]
 fn concurrency_is_counted_apart_by_its_key() {
     let gate = Gate::new();
-    let held = gate.clone();
-    let origin = Origin::new(move |connection| {
-        loop {
-            connection.read_request()?;
-            connection.wait_at(&held)?;
-            connection.write(origin::ok("hello"))?;
-        }
-    });
+    let origin = Origin::behind(&gate, "hello");
     let config = Config::to(&[origin.addr()])
         .route("concurrency = { max = 1, key = [\"header:x-who\"] }")
         .workers(2);

@@ -267,3 +267,116 @@ fn the_admin_api_switches_for_who_shows_the_token() {
     assert_eq!(listed["vital"][0], "pay");
     assert_eq!(post("kind=group&name=shop&state=maybe", shown).status(), 422);
 }
+
+/// One route for each source of an answer, all in one group.
+fn sources(origin: &Origin) -> Config {
+    let on = "[\"limited\", \"shed\", \"open\", \"connect\", \"timeout\", \"5xx\", \"off\"]";
+    let route = |name: &str, more: &str| {
+        format!("[route.{name}]\nmatch = \"/{name}\"\nto = \"app\"\ngroup = \"shop\"\n{more}\n")
+    };
+    let body = "status = 203, body = '{\"late\":true}', content_type = \"application/json\"";
+    let copy = format!("cache = {{ stale = \"1h\", stale_on = {on} }}");
+    Config::to(&[origin.addr()])
+        .more(&route("copy", &copy))
+        .more(&route("written", &format!("fallback = {{ on = {on}, {body} }}")))
+        .more(&route("nothing", &format!("fallback = {{ on = {on} }}")))
+        .more(&route("bare", ""))
+}
+
+/// What the four routes answer when they are made to, by body and fields.
+#[track_caller]
+fn degraded(sluice: &Sluice, status: u16, code: &str) {
+    let mut client = sluice.client();
+    let copy = client.get("/copy");
+    assert_eq!((copy.status(), copy.text().as_str()), (200, "hello"), "{code}");
+    let marked = copy.field("x-degraded").unwrap_or_default();
+    let age = marked.strip_prefix("stale;age=").and_then(|age| age.parse::<u64>().ok());
+    assert!(age.is_some() && copy.field("age").is_some(), "{code}: {copy:?}");
+    let written = client.get("/written");
+    assert_eq!((written.status(), written.text().as_str()), (203, "{\"late\":true}"), "{code}");
+    assert_eq!(written.field("content-type"), Some("application/json"));
+    assert_eq!(written.field("x-degraded"), Some("static"));
+    assert_eq!(written.field("cache-control"), Some("no-store"));
+    let nothing = client.get("/nothing");
+    assert_eq!((nothing.status(), nothing.text().as_str()), (503, ""), "{code}");
+    assert_eq!(
+        (nothing.field("x-degraded"), nothing.field("content-length")),
+        (Some("empty"), Some("0"))
+    );
+    assert_eq!(nothing.field("cache-control"), Some("no-store"));
+    let bare = client.get("/bare");
+    assert_eq!((bare.status(), &bare.json()["code"]), (status, &code.into()));
+    assert_eq!(bare.field("content-type"), Some("application/problem+json"));
+    assert_eq!((bare.field("x-degraded"), bare.field("connection")), (None, None));
+}
+
+#[test]
+fn a_drill_forces_each_source_by_each_cause_and_asks_no_server() {
+    let origin = Origin::ok("hello");
+    let sluice = Sluice::start(sources(&origin));
+    assert_eq!(sluice.client().get("/copy").text(), "hello");
+    for (cause, status) in [
+        ("limited", 429),
+        ("shed", 503),
+        ("open", 503),
+        ("connect", 502),
+        ("timeout", 504),
+        ("5xx", 502),
+        ("off", 503),
+    ] {
+        for route in ["copy", "written", "nothing", "bare"] {
+            let done = run(&sluice, &["drill", route, "--cause", cause]);
+            assert_eq!(done.code, Some(0), "{}", done.stderr);
+        }
+        // Workers hear of switches in their order: the last one is theirs, so all are.
+        let code = format!("drill.{cause}");
+        eventually(&code, || {
+            let response = sluice.client().get("/bare");
+            (response.text() != "hello" && response.json()["code"] == code.as_str()).then_some(())
+        });
+        let asked = origin.requests().len();
+        degraded(&sluice, status, &code);
+        assert_eq!(origin.requests().len(), asked, "{cause}: nobody is asked");
+        for (route, source) in [("copy", "stale"), ("written", "static"), ("nothing", "empty")] {
+            let labels = format!("route=\"{route}\",cause=\"{cause}\",source=\"{source}\"");
+            sluice.wait_for_metric(&format!("sluice_degraded_total{{{labels}}}"), 1.0);
+        }
+    }
+    for route in ["copy", "written", "nothing", "bare"] {
+        assert_eq!(run(&sluice, &["drill", route, "--stop"]).code, Some(0));
+    }
+    eventually("the server's own answers", || {
+        let own = |path| sluice.client().get(path).field("x-degraded").is_none();
+        ["/copy", "/written", "/nothing"].into_iter().all(own).then_some(())
+    });
+}
+
+#[test]
+fn a_group_that_is_off_for_a_while_answers_by_its_sources_and_comes_back_by_itself() {
+    let origin = Origin::ok("hello");
+    let sluice = Sluice::start(sources(&origin));
+    assert_eq!(sluice.client().get("/copy").text(), "hello");
+    for (args, code) in [
+        (["switch", "off", "shop", "--for", "3s"], "switch.off"),
+        (["switch", "survival", "on", "--for", "3s"], "switch.survival"),
+    ] {
+        let ended = sluice.stderr().matches("switch_ended").count();
+        let done = run(&sluice, &args);
+        assert_eq!(done.code, Some(0), "{}", done.stderr);
+        eventually(code, || {
+            let response = sluice.client().get("/bare");
+            (response.text() != "hello" && response.json()["code"] == code).then_some(())
+        });
+        degraded(&sluice, 503, code);
+        let labels = "route=\"written\",cause=\"off\",source=\"static\"";
+        assert!(sluice.metrics()[&format!("sluice_degraded_total{{{labels}}}")] >= 1.0);
+        eventually("its end", || {
+            (sluice.stderr().matches("switch_ended").count() > ended).then_some(())
+        });
+        eventually("the server's own answers", || {
+            let own = |path| sluice.client().get(path).text() == "hello";
+            ["/copy", "/written", "/nothing", "/bare"].into_iter().all(own).then_some(())
+        });
+        assert_eq!(sluice.client().get("/copy").field("x-degraded"), None);
+    }
+}

@@ -114,14 +114,7 @@ fn an_upstream_that_talks_nonsense_is_502() {
 #[test]
 fn a_request_that_finds_the_pool_full_is_503_at_once() {
     let gate = Gate::new();
-    let held = gate.clone();
-    let origin = Origin::new(move |connection| {
-        loop {
-            connection.read_request()?;
-            connection.wait_at(&held)?;
-            connection.write(origin::ok("hello"))?;
-        }
-    });
+    let origin = Origin::behind(&gate, "hello");
     let sluice = Sluice::start(Config::to(&[origin.addr()]).upstream("connections = 1"));
     let mut first = sluice.client();
     first.send(GET);
@@ -135,14 +128,7 @@ fn a_request_that_finds_the_pool_full_is_503_at_once() {
 #[test]
 fn a_request_over_its_routes_concurrency_is_refused_at_once() {
     let gate = Gate::new();
-    let held = gate.clone();
-    let origin = Origin::new(move |connection| {
-        loop {
-            connection.read_request()?;
-            connection.wait_at(&held)?;
-            connection.write(origin::ok("hello"))?;
-        }
-    });
+    let origin = Origin::behind(&gate, "hello");
     let config = Config::to(&[origin.addr()]).route("concurrency = { max = 1 }").workers(2);
     let sluice = Sluice::start(config);
     let mut first = sluice.client();

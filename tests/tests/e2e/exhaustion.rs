@@ -3,11 +3,10 @@
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use sluice_tests::origin::ok;
+use sluice_tests::shell::{MOUNTING, after, can_mount};
 use sluice_tests::wait::{Watched, moment};
 use sluice_tests::{Client, Config, Gate, Origin, Sluice, eventually};
 
@@ -19,15 +18,6 @@ const RECOVERED_WITHIN: Duration = Duration::from_secs(1);
 const QUIET: f64 = 0.25;
 
 const GET: &str = "GET /a HTTP/1.1\r\nHost: a.example\r\n\r\n";
-
-/// Has a shell do something first, in the process that then becomes the gateway.
-fn after(first: &str, shell: &[&str], command: &mut Command) {
-    let mut other = Command::new(shell[0]);
-    other.args(&shell[1..]).arg(format!("{first} && exec \"$0\" \"$@\""));
-    other.arg(command.get_program()).args(command.get_args());
-    other.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
-    *command = other;
-}
 
 fn cpu(sluice: &Sluice) -> f64 {
     sluice.metrics()["process_cpu_seconds_total"]
@@ -42,18 +32,6 @@ fn is_quiet(sluice: &Sluice) {
     }
     let share = (cpu(sluice) - before) / begun.elapsed().as_secs_f64();
     assert!(share < QUIET, "{share:.2} of a core, and nothing to do");
-}
-
-/// Answers once as many as `wanted` requests are there at once.
-fn gathering(gate: &Gate) -> Origin {
-    let held = gate.clone();
-    Origin::new(move |connection| {
-        loop {
-            connection.read_request()?;
-            connection.wait_at(&held)?;
-            connection.write(ok("served"))?;
-        }
-    })
 }
 
 /// So many clients at once, each with a request. Those that were let in are all served; how many
@@ -95,7 +73,7 @@ fn recovers(sluice: &Sluice) {
 #[test]
 fn clients_leave_descriptors_for_their_upstreams() {
     let gate = Gate::new();
-    let origin = gathering(&gate);
+    let origin = Origin::behind(&gate, "served");
     let config = Config::to(&[origin.addr()]).access_log("off");
     let sluice = Sluice::start_arranged(config, |command| {
         after("ulimit -n 128", &["sh", "-c"], command);
@@ -115,7 +93,7 @@ fn clients_leave_descriptors_for_their_upstreams() {
 #[test]
 fn idle_connections_to_one_server_leave_room_for_another() {
     let (first, second) = (Gate::new(), Gate::new());
-    let (idle, wanted) = (gathering(&first), gathering(&second));
+    let (idle, wanted) = (Origin::behind(&first, "served"), Origin::behind(&second, "served"));
     let config = Config::to(&[idle.addr()]).access_log("off").more(&format!(
         "[upstream.other]\nservers = [\"{}\"]\n[route.other]\nmatch = \"/other\"\nto = \"other\"",
         wanted.addr()
@@ -138,7 +116,7 @@ fn idle_connections_to_one_server_leave_room_for_another() {
 #[test]
 fn a_burst_beyond_the_bound_on_connections_is_refused_and_over_when_it_is_over() {
     let gate = Gate::new();
-    let origin = gathering(&gate);
+    let origin = Origin::behind(&gate, "served");
     let config = Config::to(&[origin.addr()])
         .server("connections = 60")
         .upstream("connections = 60")
@@ -223,9 +201,7 @@ fn inside(sluice: &Sluice, folder: &Path) -> PathBuf {
 
 #[test]
 fn a_full_disk_costs_log_lines_until_there_is_room_again() {
-    let possible = Command::new("unshare").args(["-rm", "true"]).stderr(Stdio::null()).status();
-    if !possible.is_ok_and(|status| status.success()) {
-        eprintln!("skipped: no mount namespace to be had");
+    if !can_mount() {
         return;
     }
     let folder = tempfile::TempDir::new().expect("a temporary folder");
@@ -234,7 +210,7 @@ fn a_full_disk_costs_log_lines_until_there_is_room_again() {
         .access_log(&format!("file:{}", folder.path().join("access.log").display()));
     let mount = format!("mount -t tmpfs -o size=64k tmpfs {}", folder.path().display());
     let sluice = Sluice::start_arranged(config, |command| {
-        after(&mount, &["unshare", "-rm", "sh", "-c"], command);
+        after(&mount, &MOUNTING, command);
     });
     let mut client = sluice.client();
     let lost = || sluice.metrics()["sluice_access_log_lost_lines_total"];

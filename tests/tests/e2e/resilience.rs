@@ -1,10 +1,12 @@
 //! Breakers, ejection and retries, as clients, servers and operators see them.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
+use std::time::{Duration, Instant};
 
 use sluice_tests::origin::ok;
+use sluice_tests::wait::moment;
 use sluice_tests::{Config, Origin, Response, Sluice, eventually};
 
 const ILL: &[u8] = b"HTTP/1.1 503 Service Unavailable\r\nContent-Length: 3\r\n\r\nill";
@@ -158,32 +160,102 @@ fn a_status_that_is_not_good_enough_is_tried_elsewhere_on_kept_connections() {
     assert_eq!(ill.requests().len() + well.requests().len(), 62);
 }
 
-#[test]
-fn a_storm_of_retries_is_held_down_by_its_budget() {
-    const REQUESTS: usize = 1500;
-    let count = Arc::new(AtomicUsize::new(0));
-    let counted = Arc::clone(&count);
-    let origin = Origin::answering(move |_| {
-        counted.fetch_add(1, Ordering::SeqCst);
-        ILL.to_vec()
-    });
-    let config = Config::to(&[origin.addr()])
-        .workers(2)
-        .route("retries = { max = 3, on = [\"5xx\"], budget = \"20%\" }");
-    let sluice = Sluice::start(config);
+/// What servers are asked at most by so many requests: a fifth more, and ten more a second. A
+/// budget looks back ten seconds, and begins with what those would have left.
+fn budget(requests: usize, took: Duration) -> usize {
+    let seconds = usize::try_from(took.as_secs()).expect("few") + 1;
+    // Two workers may ask at the same instant.
+    requests + requests / 5 + 10 * (10 + seconds) + 2
+}
+
+/// So many requests over eight connections, each answered as it should; how long they took.
+fn storm(sluice: &Sluice, requests: usize, request: &str, body: &str) -> Duration {
+    let began = Instant::now();
     thread::scope(|scope| {
-        for _ in 0..4 {
+        for _ in 0..8 {
             scope.spawn(|| {
                 let mut client = sluice.client();
-                for _ in 0..REQUESTS / 4 {
-                    let response = client.get("/a");
-                    assert_eq!((response.status(), response.text().as_str()), (503, "ill"));
+                for _ in 0..requests / 8 {
+                    client.send(request);
+                    let response = client.read_response();
+                    let code =
+                        if response.text() == "ill" { "ill".to_owned() } else { code(&response) };
+                    assert_eq!(code, body);
                 }
             });
         }
     });
-    // A budget of ten seconds: a fifth of the requests, and ten a second.
-    let bound = REQUESTS + REQUESTS / 5 + 100 + 2;
-    let called = count.load(Ordering::SeqCst);
-    assert!(called > REQUESTS + 90 && called <= bound, "{called} of at most {bound}");
+    began.elapsed()
+}
+
+#[test]
+fn a_storm_of_retries_is_held_down_by_its_budget() {
+    const REQUESTS: usize = 1000;
+    let get = "GET /a HTTP/1.1\r\nHost: a.example\r\n\r\n";
+    let put = "PUT /a HTTP/1.1\r\nHost: a.example\r\nContent-Length: 5\r\n\r\nhello";
+    let chunks = "PUT /a HTTP/1.1\r\nHost: a.example\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n0\r\n\r\n";
+    for (answer, request, code) in [
+        (ILL, get, "ill"),
+        (ILL, put, "ill"),
+        (b"", put, "upstream.broken"),
+        (b"", chunks, "upstream.broken"),
+        (b"220 mail.example ESMTP\r\n\r\n", get, "upstream.malformed"),
+    ] {
+        let origin = Origin::new(move |connection| {
+            loop {
+                connection.read_request()?;
+                if answer.is_empty() {
+                    return connection.reset();
+                }
+                connection.write(answer)?;
+            }
+        });
+        let config = Config::to(&[origin.addr()])
+            .workers(2)
+            .route("retries = { max = 3, on = [\"5xx\", \"reset\"], budget = \"20%\" }");
+        let sluice = Sluice::start(config);
+        let took = storm(&sluice, REQUESTS, request, code);
+        let (called, bound) = (origin.requests().len(), budget(REQUESTS, took));
+        let what = format!("{request}: {called} of at most {bound} in {took:?}");
+        assert!(called > REQUESTS + 90 && called <= bound, "{what}");
+    }
+}
+
+#[test]
+fn hedges_and_retries_of_a_storm_share_one_budget() {
+    const REQUESTS: usize = 480;
+    let ill = Arc::new(AtomicBool::new(false));
+    // Well and quick at first, and then so late with its error that each call would be hedged.
+    let server = || {
+        let ill = Arc::clone(&ill);
+        Origin::answering(move |_| match ill.load(Ordering::SeqCst) {
+            true => {
+                moment();
+                ILL.to_vec()
+            }
+            false => ok("well"),
+        })
+    };
+    let servers = [server(), server()];
+    let config = Config::to(&[servers[0].addr(), servers[1].addr()])
+        .workers(2)
+        .upstream("connections = 200")
+        .route("retries = { max = 3, on = [\"5xx\"], budget = \"20%\", hedge = true }");
+    let sluice = Sluice::start(config);
+    let mut client = sluice.client();
+    let mut others: Vec<_> = (0..4).map(|_| sluice.client()).collect();
+    for _ in 0..200 {
+        assert_eq!(client.get("/a").status(), 200);
+        others.iter_mut().for_each(|other| assert_eq!(other.get("/a").status(), 200));
+    }
+    ill.store(true, Ordering::SeqCst);
+    let called = || servers.iter().map(|server| server.requests().len()).sum::<usize>();
+    let before = called();
+    let took = storm(&sluice, REQUESTS, "GET /a HTTP/1.1\r\nHost: a.example\r\n\r\n", "ill");
+    // What came before the storm has left something, too.
+    let (called, bound) = (called() - before, budget(REQUESTS, took) + 200);
+    assert!(called <= bound, "{called} of at most {bound} in {took:?}");
+    let metrics = sluice.metrics();
+    let (hedges, again) = (metrics["sluice_hedges_total"], metrics["sluice_retries_total"]);
+    assert!(hedges > 0.0 && again > 90.0, "{hedges} hedges, {again} retries");
 }

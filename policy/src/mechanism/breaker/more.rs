@@ -144,3 +144,29 @@ impl Board {
         self.more.get_or_init(Box::default)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use core::cell::Cell;
+
+    use super::*;
+    use crate::draft::breaker::BreakerSpec;
+    use crate::mechanism::dice::Dice;
+
+    #[test]
+    fn two_that_open_at_the_same_moment_and_are_too_many_are_closed_again() {
+        let (rule, _) = BreakerSpec::default().compile("b", &mut Vec::new());
+        let (board, mut dice) = (Board::default(), Dice::new(1));
+        let now = Instant::from_nanos(1_000_000_000);
+        let mut eject = |answers: [bool; 2]| {
+            let asked = Cell::new(0);
+            let may = || answers[asked.replace(asked.get() + 1)];
+            let mut judge = Judge { rule: &rule, now, dice: &mut dice };
+            board.eject(&mut judge, Cause::Probe, &may);
+            board.view(now).state
+        };
+        assert_eq!(eject([false, false]), State::Closed);
+        assert_eq!(eject([true, false]), State::Closed, "another one did meanwhile");
+        assert_eq!(eject([true, true]), State::Open);
+    }
+}

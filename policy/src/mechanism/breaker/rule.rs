@@ -2,7 +2,7 @@
 
 use core::time::Duration;
 
-use crate::mechanism::breaker::Cause;
+use crate::mechanism::breaker::{Cause, Mutant};
 use crate::mechanism::window::Counts;
 use crate::time::nanos;
 use crate::unit::Ratio;
@@ -30,6 +30,9 @@ pub(crate) struct Rule {
     pub(crate) probes: u8,
     /// Each step of the way back.
     pub(crate) ramp: Duration,
+    /// What it does wrong, to see that somebody notices.
+    #[cfg(any(test, feature = "sim"))]
+    pub(crate) mutant: Option<Mutant>,
 }
 
 impl Rule {
@@ -74,6 +77,7 @@ pub(crate) fn share(age: Duration, rule: &Rule) -> u64 {
         1 => 25,
         2 => 50,
         3 => 100,
+        _ if rule.errs(Mutant::NeverDone) => 100,
         _ => DONE,
     }
 }
