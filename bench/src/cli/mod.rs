@@ -1,5 +1,6 @@
 //! The command line: one file a command.
 
+mod brownout;
 mod compare;
 mod load;
 mod origin;
@@ -21,6 +22,8 @@ pub(crate) enum Command {
     Origin(origin::Origin),
     /// Run Sluice and its peers on the same work, in turn, and set them side by side
     Compare(compare::Compare),
+    /// Run Sluice and its peers before an origin that loses half of its servers under twice its load
+    Brownout(brownout::Brownout),
 }
 
 impl Command {
@@ -30,6 +33,7 @@ impl Command {
             Self::Load(load) => load.run(&stop),
             Self::Origin(origin) => origin.run(&stop),
             Self::Compare(compare) => compare.run(&stop),
+            Self::Brownout(brownout) => brownout.run(&stop),
         }
     }
 }

@@ -41,11 +41,20 @@ fn list(paths: &[PathBuf]) -> String {
     names.join(" or ")
 }
 
+/// Guarded, it is told how long clients wait and not what the origin can do: that it learns.
 fn configuration(site: &Site<'_>) -> String {
+    let timeout = site.guard().map_or_else(String::new, |guard| {
+        format!("timeout = \"{}ms\"", guard.patience.as_millis())
+    });
     site.fill(CONFIGURATION)
         .replace("{USE_LIMIT}", site.limit("limits = [\"bench\"]"))
         .replace("{LIMIT}", site.limit(LIMIT))
+        .replace("{ADAPTIVE}", if site.guard().is_some() { ADAPTIVE } else { "" })
+        .replace("{TIMEOUT}", &timeout)
 }
+
+/// As many connections as the others may hold, so that it is the limit that bounds.
+const ADAPTIVE: &str = "adaptive = \"on\"\nconnections = 1024";
 
 const LIMIT: &str = r#"
 [limit.bench]
@@ -64,10 +73,12 @@ listen = "127.0.0.1:{ADMIN_PORT}"
 
 [upstream.origin]
 servers = ["127.0.0.1:{ORIGIN_PORT}"]
+{ADAPTIVE}
 
 [route.all]
 match = "/{*rest}"
 to = "origin"
+{TIMEOUT}
 {USE_LIMIT}
 {LIMIT}
 [log.access]
