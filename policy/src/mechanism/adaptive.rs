@@ -412,3 +412,6 @@ fn weigh(old: u32, old_weight: u64, new: u32, new_weight: u64) -> u32 {
     let sum = u64::from(old) * old_weight + u64::from(new) * new_weight;
     u32::try_from(sum / (old_weight + new_weight)).unwrap_or(u32::MAX)
 }
+
+#[cfg(test)]
+mod tests;
