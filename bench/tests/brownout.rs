@@ -20,12 +20,14 @@ fn a_brown_out_is_told_by_phases_and_drawn() {
     fs::create_dir_all(&out).unwrap();
     let sluice = out.join("sluice");
     let port = r#"$(sed -n 's/^listen = \["\(.*\)"\]$/\1/p' "$3")"#;
-    let script = format!("#!/bin/sh\n{BINARY} origin --listen {port} &\ntrap 'kill $!' TERM\nwait\n");
+    let script =
+        format!("#!/bin/sh\n{BINARY} origin --listen {port} &\ntrap 'kill $!' TERM\nwait\n");
     fs::write(&sluice, script).unwrap();
     fs::set_permissions(&sluice, fs::Permissions::from_mode(0o755)).unwrap();
     let cpus: Vec<String> =
         (0..1024).filter(|cpu| cpu::is_allowed(*cpu)).map(|cpu| cpu.to_string()).collect();
-    let short = ["--quiet=500ms", "--over=500ms", "--half=500ms", "--back=500ms", "--warm-up=100ms"];
+    let short =
+        ["--quiet=500ms", "--over=500ms", "--half=500ms", "--back=500ms", "--warm-up=100ms"];
     let found = Command::new(BINARY)
         .args(["brownout", "--only", "sluice", "--servers", "2", "--service", "20ms"])
         .args(short)

@@ -131,9 +131,8 @@ const PROBE_SOON_NS: u64 = 5_000_000_000;
 const SETTLE_MIN_NS: u64 = 34_000_000;
 const SETTLE_MAX_NS: u64 = 2_000_000_000;
 const MEASURED_MIN: u32 = 50;
-/// The first probe after a beginning, and the next after one that showed nothing: at least so
-/// late, or ten times an answer's time. Before, what was taken too much at first still queues.
-const FIRST_NS: u64 = 500_000_000;
+/// The first probe after a beginning: at least so late, or twice an answer's time.
+const FIRST_NS: u64 = 200_000_000;
 /// What was known before weighs as much as so many answers.
 const KNOWN: u64 = 60;
 
@@ -259,16 +258,16 @@ impl Learner {
         let limit = u64::from(self.limit);
         let (fair, short) = (self.fair(), u64::from(self.short_us).max(1));
         let slower = short > fair;
-        let begun = slower && self.phase == Phase::Ramp;
-        if begun {
+        if slower && self.phase == Phase::Ramp {
             self.phase = Phase::Steady;
-            self.probe_in(now_ns, self.short_us);
+            // What was let in before still queues: the first probe waits for it.
+            let answer_ns = u64::from(self.short_us) * 1_000;
+            let soon = PROBE_SOON_NS.max(50 * answer_ns);
+            self.probed_ns = (now_ns + FIRST_NS.max(2 * answer_ns)).saturating_sub(soon).max(1);
         }
-        // What was only configured may be far too much: the first fall has no bound. No fall goes
-        // below what is being answered: of that, nothing queues.
-        let least = if begun { 0 } else { limit / 2 };
+        // No fall goes below what is being answered: of that, nothing queues.
+        let least = flow.clamp(limit / 2, limit);
         let held = if slower { (limit * fair / short).max(least) } else { limit };
-        let held = held.max(flow.min(limit));
         let room = match self.phase {
             Phase::Ramp => limit / 2,
             Phase::Steady | Phase::Drain | Phase::Settle | Phase::Measure => {
@@ -302,13 +301,6 @@ impl Learner {
             && (since >= every || (fallen && since >= soon))
     }
 
-    /// The next probe may come soon, but not at once.
-    fn probe_in(&mut self, now_ns: u64, answer_us: u32) {
-        let answer_ns = u64::from(answer_us) * 1_000;
-        let soon = PROBE_SOON_NS.max(50 * answer_ns);
-        self.probed_ns = (now_ns + FIRST_NS.max(10 * answer_ns)).saturating_sub(soon).max(1);
-    }
-
     /// The next level of a probe.
     fn lower(&mut self, now_ns: u64, level: u32, rule: &Rule) {
         self.level = level.max(rule.min);
@@ -322,11 +314,6 @@ impl Learner {
             return self.resume(now_ns);
         };
         let mean = u32::try_from(mean).unwrap_or(u32::MAX).max(1);
-        if u64::from(mean) * 5 > u64::from(self.prior_us) * 6 {
-            // Fewer at once, and yet slower: something else has changed meanwhile.
-            self.resume(now_ns);
-            return self.probe_in(now_ns, mean);
-        }
         let faster = u64::from(mean) * 5 < u64::from(self.prior_us) * 4;
         let known = self.base_us > 0 && u64::from(mean) * 100 <= u64::from(self.base_us) * 105;
         if faster && !known && self.level > rule.min {
