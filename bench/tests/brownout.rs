@@ -1,7 +1,5 @@
 //! The brown-out as people run it, before a double: how it is measured, not what it shows.
 
-#![expect(clippy::unwrap_used, reason = "a test that cannot set itself up fails")]
-
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;

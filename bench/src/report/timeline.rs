@@ -114,22 +114,11 @@ fn answers(out: &mut String, run: &RunReport, scale: &Scale) {
         scale.top - 8.0,
         escaped(&run.contender)
     );
-    let sums: [(&str, fn(&Tally) -> u64); 3] = [
-        ("late", |point| point.good + point.refused + point.late + point.broken),
-        ("refused", |point| point.good + point.refused),
-        ("good", |point| point.good),
-    ];
-    for (class, sum) in sums {
-        let line = scale.steps(&run.points, |point| Some(per_s(point, sum(point))));
-        let bottom = scale.y(0.0);
-        let first = scale.x(run.points.first().map_or(0.0, |point| point.from_s));
-        let last = scale.x(scale.end_s);
-        let line = line.replacen('M', "L", 1);
-        let _ = writeln!(
-            out,
-            r#"<path d="M{first:.1} {bottom:.1}{line}L{last:.1} {bottom:.1}Z" class="{class}"/>"#
-        );
-    }
+    // What is drawn first is covered by the next.
+    let late = |point: &Tally| point.good + point.refused + point.late + point.broken;
+    area(out, run, scale, "late", &late);
+    area(out, run, scale, "refused", &|point| point.good + point.refused);
+    area(out, run, scale, "good", &|point| point.good);
     let can = scale.steps(&run.points, |point| Some(point.can / (point.to_s - point.from_s)));
     let _ = writeln!(out, r#"<path d="{can}" class="can"/>"#);
     let step = (scale.high / 4.0 / 100.0).ceil() * 100.0;
@@ -137,6 +126,24 @@ fn answers(out: &mut String, run: &RunReport, scale: &Scale) {
         (0..5).map(|n| f64::from(n) * step).filter(|value| *value <= scale.high).collect();
     let ticks: Vec<_> = ticks.into_iter().map(|value| (format!("{value:.0}/s"), value)).collect();
     scale.frame(out, run, &ticks);
+}
+
+fn area(
+    out: &mut String,
+    run: &RunReport,
+    scale: &Scale,
+    class: &str,
+    count: &dyn Fn(&Tally) -> u64,
+) {
+    let line = scale.steps(&run.points, |point| Some(per_s(point, count(point))));
+    let bottom = scale.y(0.0);
+    let first = scale.x(run.points.first().map_or(0.0, |point| point.from_s));
+    let last = scale.x(scale.end_s);
+    let line = line.replacen('M', "L", 1);
+    let _ = writeln!(
+        out,
+        r#"<path d="M{first:.1} {bottom:.1}{line}L{last:.1} {bottom:.1}Z" class="{class}"/>"#
+    );
 }
 
 fn times(out: &mut String, run: &RunReport, scale: &Scale) {
