@@ -17,6 +17,8 @@ const QUICK: Settings = Settings {
     wish: Wish { body_bytes: 128, delay: Duration::ZERO, status: 200, servers: None },
     stall_every: 0,
     stall: Duration::ZERO,
+    servers: None,
+    connections: 16_384,
 };
 
 /// Bounded by `requests_max`; the minute is never used up.
