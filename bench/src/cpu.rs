@@ -5,6 +5,7 @@ use std::fs;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
 /// Whether this process may run on the CPU.
@@ -21,6 +22,17 @@ pub fn pin(cpu: usize) -> Result<()> {
     let mut only = CpuSet::new();
     only.set(cpu);
     sched_setaffinity(None, &only).with_context(|| format!("cannot pin to CPU {cpu}"))
+}
+
+/// Lets this process, and those it starts, have so many files open, if the machine does. What it
+/// does not allow shows when they are opened.
+pub fn allow_files(files: u64) {
+    let limit = getrlimit(Resource::Nofile);
+    if limit.current.is_some_and(|current| current < files) {
+        let current = Some(limit.maximum.map_or(files, |maximum| maximum.min(files)));
+        // The hard limit stays, so this can't be refused.
+        let _ = setrlimit(Resource::Nofile, Rlimit { current, maximum: limit.maximum });
+    }
 }
 
 /// One line of `/proc/PID/stat`, as far as we read it.

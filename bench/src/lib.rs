@@ -4,6 +4,8 @@
 //! A measured run reads top to bottom: `compare` starts an [`origin`] and one of [`peers`],
 //! [`load`] drives it, [`histogram`] keeps what it saw, [`report`] writes it down.
 
+pub(crate) mod alarm;
+pub mod brownout;
 pub mod clock;
 #[cfg(feature = "monoio-http")]
 pub mod codecs;
@@ -14,6 +16,7 @@ pub mod http;
 pub mod load;
 pub mod origin;
 pub mod peers;
+pub(crate) mod process;
 pub mod relay;
 pub mod report;
 pub mod unit;

@@ -14,9 +14,11 @@ use sluice_bench::load::{self, Arrivals, Failure, Head, Outcome, Pace, Target, W
 use sluice_bench::origin::{Origin, Settings};
 
 const QUICK: Settings = Settings {
-    wish: Wish { body_bytes: 128, delay: Duration::ZERO, status: 200 },
+    wish: Wish { body_bytes: 128, delay: Duration::ZERO, status: 200, servers: None },
     stall_every: 0,
     stall: Duration::ZERO,
+    servers: None,
+    connections: 16_384,
 };
 
 /// Bounded by `requests_max`; the minute is never used up.
@@ -34,6 +36,7 @@ fn work(address: SocketAddr, path: &str, requests_max: u64) -> Work {
         timeout: Duration::from_secs(30),
         grace: Duration::from_secs(30),
         seed: 1,
+        keep_ends: false,
     }
 }
 

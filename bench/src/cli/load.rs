@@ -108,6 +108,7 @@ impl Load {
             timeout: self.timeout,
             grace: self.grace,
             seed: self.seed,
+            keep_ends: false,
         })
     }
 }

@@ -1,5 +1,6 @@
 //! The command line: one file a command.
 
+mod brownout;
 #[cfg(feature = "monoio-http")]
 mod codecs;
 mod compare;
@@ -32,6 +33,8 @@ pub(crate) enum Command {
     #[cfg(feature = "monoio-http")]
     #[command(hide = true)]
     CodecsProxy(codecs::CodecsProxy),
+    /// Run Sluice and its peers before an origin that loses half of its servers under twice its load
+    Brownout(brownout::Brownout),
 }
 
 impl Command {
@@ -46,6 +49,7 @@ impl Command {
             Self::Codecs(codecs) => codecs.run(&stop),
             #[cfg(feature = "monoio-http")]
             Self::CodecsProxy(proxy) => proxy.run(),
+            Self::Brownout(brownout) => brownout.run(&stop),
         }
     }
 }

@@ -2,6 +2,7 @@
 
 use std::io::Write;
 use std::net::SocketAddr;
+use std::num::NonZeroU32;
 use std::process::ExitCode;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
@@ -30,6 +31,12 @@ pub(crate) struct Origin {
     stall_every: u64,
     #[arg(long, default_value = "100ms", value_parser = unit::span)]
     stall: Duration,
+    /// Work on so many requests at once, each for its delay; the rest waits. ?servers=N changes it
+    #[arg(long, value_name = "N")]
+    servers: Option<NonZeroU32>,
+    /// Hold so many connections; more wait with the kernel
+    #[arg(long, default_value = "16384", value_name = "N")]
+    connections: usize,
     /// Run on this CPU only
     #[arg(long, value_name = "CPU")]
     pin: Option<usize>,
@@ -41,9 +48,16 @@ impl Origin {
             cpu::pin(cpu)?;
         }
         let settings = origin::Settings {
-            wish: Wish { body_bytes: self.size, delay: self.delay, status: self.status },
+            wish: Wish {
+                body_bytes: self.size,
+                delay: self.delay,
+                status: self.status,
+                servers: None,
+            },
             stall_every: self.stall_every,
             stall: self.stall,
+            servers: self.servers,
+            connections: self.connections,
         };
         let origin = origin::Origin::bind(self.listen, settings)
             .with_context(|| format!("cannot listen on {}", self.listen))?;

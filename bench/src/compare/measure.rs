@@ -3,8 +3,6 @@
 
 use std::collections::{BTreeMap, HashMap};
 use std::fs;
-use std::io::{Read, Write};
-use std::net::{Ipv4Addr, TcpStream};
 use std::path::PathBuf;
 use std::sync::atomic::AtomicBool;
 use std::sync::mpsc;
@@ -14,14 +12,13 @@ use std::time::Duration;
 use anyhow::{Context, Result, anyhow, ensure};
 use serde::{Deserialize, Serialize};
 
-use super::process::{Running, free_ports};
 use super::verdict::{Bottleneck, Shares, Usage};
 use super::{Comparison, Contender, Preset, Scenario};
 use crate::cpu::{self, Scheduled};
 use crate::histogram::{Latencies, Percentiles, human_us};
-use crate::http::response::Reader;
 use crate::load::{self, Failure, Moment, Outcome, Work};
-use crate::peers::Site;
+use crate::peers::{Setup, Site};
+use crate::process::{Running, answers, free_ports};
 use crate::report::grouped;
 
 /// What one run of one contender showed.
@@ -74,21 +71,31 @@ pub(super) fn run(
     stop: &AtomicBool,
 ) -> Result<Run> {
     let folder = run_folder(comparison, scenario, contender, round)?;
-    let (mut origin, origin_address) = Running::origin(&folder, comparison.origin_cpu)?;
-    origin.await_ready(|| answers(origin_address.port(), scenario))?;
+    let (mut origin, origin_address) = Running::origin(&folder, comparison.origin_cpu, &[])?;
+    let (path, size) = (scenario.path(), scenario.answer_bytes());
+    origin.await_ready(|| answers(origin_address.port(), &path, size))?;
     let [port, admin_port] = free_ports()?;
     let site = Site {
         folder: &folder,
         port,
         admin_port,
         origin_port: origin_address.port(),
-        limited: scenario.preset == Preset::Limit,
+        setup: match scenario.preset {
+            Preset::Limit => Setup::Limited,
+            Preset::Plain
+            | Preset::Few
+            | Preset::Many
+            | Preset::Pieces
+            | Preset::Conn
+            | Preset::Rate
+            | Preset::Large => Setup::Plain,
+        },
     };
     let (proxy, port) = match contender {
         Contender::Direct => (None, origin_address.port()),
         Contender::Proxy { peer, program } => {
             let mut proxy = Running::peer(*peer, program, &site, comparison.proxy_cpu)?;
-            proxy.await_ready(|| answers(port, scenario))?;
+            proxy.await_ready(|| answers(port, &path, size))?;
             (Some(proxy), port)
         }
     };
@@ -219,30 +226,3 @@ fn between(before: &HashMap<u32, Scheduled>, after: &HashMap<u32, Scheduled>) ->
     let earlier = |id| before.get(id).copied().unwrap_or_default();
     after.iter().map(|(id, now)| now.since(earlier(id))).collect()
 }
-
-/// Whether the very request of the scenario is answered with 200 and the whole body.
-fn answers(port: u16, scenario: &Scenario) -> bool {
-    let ask = || -> std::io::Result<bool> {
-        let mut stream = TcpStream::connect((Ipv4Addr::LOCALHOST, port))?;
-        stream.set_read_timeout(Some(ASK_TIMEOUT))?;
-        write!(
-            stream,
-            "GET {} HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\nConnection: close\r\n\r\n",
-            scenario.path()
-        )?;
-        let (mut reader, mut buffer) = (Reader::new(false), vec![0; 64 * 1024]);
-        loop {
-            let length = stream.read(&mut buffer)?;
-            match reader.feed(&buffer[..length]) {
-                Ok(Some((answer, _))) => {
-                    return Ok(answer.status == 200 && answer.body_bytes == scenario.answer_bytes());
-                }
-                Ok(None) if length > 0 => {}
-                Ok(None) | Err(_) => return Ok(false),
-            }
-        }
-    };
-    ask().unwrap_or(false)
-}
-
-const ASK_TIMEOUT: Duration = Duration::from_secs(2);

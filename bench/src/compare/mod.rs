@@ -1,7 +1,6 @@
 //! Peers side by side: the same work for each, in turn, round after round.
 
 mod measure;
-mod process;
 mod scenario;
 #[cfg(feature = "monoio-http")]
 mod standing;

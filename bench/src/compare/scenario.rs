@@ -125,6 +125,7 @@ impl Scenario {
             timeout: Duration::from_secs(10),
             grace: Duration::from_secs(2),
             seed: self.seed,
+            keep_ends: false,
         })
     }
 }

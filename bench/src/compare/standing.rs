@@ -5,8 +5,8 @@ use std::path::Path;
 
 use anyhow::{Context, Result, anyhow};
 
-use super::process::{Running, free_ports};
-use crate::peers::{Options, Peer, Site};
+use crate::peers::{Options, Peer, Setup, Site};
+use crate::process::{Running, free_ports};
 
 /// Ended when dropped.
 #[derive(Debug)]
@@ -30,7 +30,8 @@ impl Standing {
             .with_context(|| format!("cannot make {}", folder.display()))?;
         let folder = std::fs::canonicalize(&folder).context("cannot find it again")?;
         let [port, admin_port] = free_ports()?;
-        let site = Site { folder: &folder, port, admin_port, origin_port, limited: false };
+        let setup = Setup::Plain;
+        let site = Site { folder: &folder, port, admin_port, origin_port, setup };
         let mut running = Running::peer(peer, &program, &site, 0)?;
         running.await_ready(|| TcpStream::connect((Ipv4Addr::LOCALHOST, port)).is_ok())?;
         Ok(Self { running, port })

@@ -11,6 +11,8 @@ pub struct Wish {
     pub body_bytes: u64,
     pub delay: Duration,
     pub status: u16,
+    /// From now on the origin has so many servers; the request itself waits for none.
+    pub servers: Option<u32>,
 }
 
 /// A request head, read.
@@ -60,6 +62,7 @@ fn wish(target: &str, default: Wish) -> Result<Wish, Malformed> {
             "size" => wish.body_bytes = within(value, BODY_BYTES_MAX)?,
             "delay_ms" => wish.delay = Duration::from_millis(within(value, DELAY_MS_MAX)?),
             "status" => wish.status = status(value)?,
+            "servers" => wish.servers = Some(servers(value)?),
             _ => {}
         }
     }
@@ -72,6 +75,14 @@ fn status(value: &str) -> Result<u16, Malformed> {
     if status < 200 { Err(Malformed("a status outside 200 to 599")) } else { Ok(status) }
 }
 
+/// At least one: an origin of none would never answer again.
+fn servers(value: &str) -> Result<u32, Malformed> {
+    match u32::try_from(within(value, SERVERS_MAX)?) {
+        Ok(0) | Err(_) => Err(Malformed("no servers at all")),
+        Ok(count) => Ok(count),
+    }
+}
+
 fn within(value: &str, max: u64) -> Result<u64, Malformed> {
     let number = decimal(value.as_bytes())?;
     if number > max { Err(Malformed("a number too large")) } else { Ok(number) }
@@ -80,12 +91,15 @@ fn within(value: &str, max: u64) -> Result<u64, Malformed> {
 /// 16 GiB: more than any test sends, little enough to end some day.
 const BODY_BYTES_MAX: u64 = 16 << 30;
 const DELAY_MS_MAX: u64 = 600_000;
+/// More than connections that it takes.
+const SERVERS_MAX: u64 = 100_000;
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    const DEFAULT: Wish = Wish { body_bytes: 128, delay: Duration::ZERO, status: 200 };
+    const DEFAULT: Wish =
+        Wish { body_bytes: 128, delay: Duration::ZERO, status: 200, servers: None };
 
     fn asked(target: &str) -> Result<Wish, Malformed> {
         let head = format!("GET {target} HTTP/1.1\r\nHost: x\r\n\r\n");
@@ -98,6 +112,7 @@ mod tests {
             body_bytes,
             delay: Duration::from_millis(delay_ms),
             status,
+            servers: None,
         };
         let cases = [
             ("/", wish(128, 0, 200)),
@@ -109,6 +124,7 @@ mod tests {
         for (target, expected) in cases {
             assert_eq!(asked(target), Ok(expected), "{target}");
         }
+        assert_eq!(asked("/?servers=16"), Ok(Wish { servers: Some(16), ..DEFAULT }));
     }
 
     #[test]
@@ -121,6 +137,8 @@ mod tests {
             "status=100",
             "status=600",
             "status=2e2",
+            "servers=0",
+            "servers=100001",
         ] {
             assert!(asked(&format!("/?{query}")).is_err(), "{query}");
         }

@@ -2,22 +2,18 @@
 
 use std::collections::VecDeque;
 use std::io;
-use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use anyhow::{Context, Result};
-use mio::unix::SourceFd;
-use mio::{Events, Interest, Poll, Token};
-use rustix::time::{
-    Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, timerfd_create, timerfd_settime,
-};
+use mio::{Events, Poll, Token};
 
 use super::connection::{Connection, Happened};
 use super::request::Payload;
 use super::schedule::Schedule;
-use super::tally::{Failure, Outcome};
-use super::{Pace, Work};
+use super::tally::{End, Failure, Outcome};
+use super::{Pace, Step, Work};
+use crate::alarm::Alarm;
 use crate::clock;
 use crate::cpu::{self, Scheduled};
 use crate::unit::nanoseconds;
@@ -50,8 +46,7 @@ struct Drive<'a> {
     work: &'a Work,
     payload: Payload,
     poll: Poll,
-    timer: OwnedFd,
-    armed_ns: u64,
+    alarm: Alarm,
     /// `None` in a closed loop.
     schedule: Option<Schedule>,
     connections: Vec<Connection>,
@@ -81,17 +76,19 @@ enum Phase {
 impl<'a> Drive<'a> {
     fn new(work: &'a Work) -> io::Result<Self> {
         let poll = Poll::new()?;
-        let timer = timerfd_create(
-            TimerfdClockId::Monotonic,
-            TimerfdFlags::NONBLOCK | TimerfdFlags::CLOEXEC,
-        )?;
-        poll.registry().register(&mut SourceFd(&timer.as_raw_fd()), TIMER, Interest::READABLE)?;
+        let alarm = Alarm::new(poll.registry(), TIMER)?;
         let payload = Payload::new(work);
         let now = clock::now_ns();
         let warm_end_ns = now + nanoseconds(work.warm_up);
-        let schedule = match work.pace {
+        let schedule = match &work.pace {
             Pace::Closed => None,
-            Pace::Open { rate, arrivals } => Some(Schedule::new(now, rate, arrivals, work.seed)),
+            Pace::Open { rate, arrivals } => {
+                let step = Step { rate: *rate, lasts: Duration::MAX };
+                Some(Schedule::new(now, vec![step], *arrivals, work.seed))
+            }
+            Pace::Stepped { steps, arrivals } => {
+                Some(Schedule::new(now, steps.clone(), *arrivals, work.seed))
+            }
         };
         let count = work.connections as usize;
         Ok(Self {
@@ -99,8 +96,7 @@ impl<'a> Drive<'a> {
             connections: (0..count).map(|_| Connection::new(payload.is_head)).collect(),
             payload,
             poll,
-            timer,
-            armed_ns: 0,
+            alarm,
             schedule,
             idle: (0..count).collect(),
             resting: Vec::new(),
@@ -228,6 +224,7 @@ impl<'a> Drive<'a> {
                     self.outcome.latency.record_ns(now.saturating_sub(due));
                     self.outcome.service.record_ns(now.saturating_sub(sent));
                 }
+                self.keep(due, now, Ok(answer.status));
             }
             Happened::Failed(failure) => {
                 self.in_flight -= 1;
@@ -236,6 +233,7 @@ impl<'a> Drive<'a> {
                 if self.is_measured(due) {
                     self.outcome.fail(*failure);
                 }
+                self.keep(due, clock::now_ns(), Err(*failure));
             }
         }
     }
@@ -260,6 +258,13 @@ impl<'a> Drive<'a> {
         }
     }
 
+    fn keep(&mut self, due: u64, now: u64, came: Result<u16, Failure>) {
+        if self.work.keep_ends && self.is_measured(due) {
+            let since = |at: u64| Duration::from_nanos(at - self.warm_end_ns);
+            self.outcome.ends.push(End { due: since(due), ended: since(now), came });
+        }
+    }
+
     fn is_measured(&self, at: u64) -> bool {
         (self.warm_end_ns..self.end_ns).contains(&at)
     }
@@ -273,18 +278,13 @@ impl<'a> Drive<'a> {
         self.schedule.as_ref().is_some_and(|schedule| schedule.peek() < self.end_ns)
     }
 
-    /// Wakes the poll exactly when the next request is due; epoll's own timeout counts in
-    /// milliseconds, and a millisecond late is a millisecond of false latency.
+    /// Wakes the poll exactly when the next request is due.
     fn arm(&mut self) -> io::Result<()> {
-        let Some(schedule) = &self.schedule else { return Ok(()) };
-        let due = schedule.peek();
-        if self.idle.is_empty() || due >= self.end_ns || due == self.armed_ns {
-            return Ok(());
+        let due = self.schedule.as_ref().map(Schedule::peek).filter(|due| *due < self.end_ns);
+        match due {
+            Some(due) if !self.idle.is_empty() => self.alarm.set(due),
+            Some(_) | None => Ok(()),
         }
-        self.armed_ns = due;
-        let once = Itimerspec { it_interval: clock::timespec(0), it_value: clock::timespec(due) };
-        timerfd_settime(&self.timer, TimerfdTimerFlags::ABSTIME, &once)?;
-        Ok(())
     }
 
     fn end_now(&mut self) {
@@ -307,6 +307,7 @@ impl<'a> Drive<'a> {
             if self.is_measured(due) {
                 self.record_age(due, now);
                 self.outcome.fail(Failure::Unsent);
+                self.keep(due, now, Err(Failure::Unsent));
             }
             if let Some(schedule) = &mut self.schedule {
                 schedule.advance();

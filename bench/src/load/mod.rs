@@ -18,7 +18,7 @@ use std::time::Duration;
 pub use self::drive::{Moment, run};
 pub use self::request::{Head, Method};
 pub use self::schedule::Arrivals;
-pub use self::tally::{Failure, Outcome};
+pub use self::tally::{End, Failure, Outcome};
 pub use self::target::Target;
 
 /// What to do, completely.
@@ -40,12 +40,23 @@ pub struct Work {
     /// How long after the window answers are still awaited.
     pub grace: Duration,
     pub seed: u64,
+    /// Keeps what came of every single request, and when.
+    pub keep_ends: bool,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Pace {
     /// The next request as soon as the last was answered: finds the most a target can do.
     Closed,
     /// Requests a second, whatever the target does: finds what users would feel.
     Open { rate: NonZeroU32, arrivals: Arrivals },
+    /// As open, at one rate after another; the last goes on.
+    Stepped { steps: Vec<Step>, arrivals: Arrivals },
+}
+
+/// A rate, and for how long.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Step {
+    pub rate: NonZeroU32,
+    pub lasts: Duration,
 }

@@ -139,6 +139,7 @@ mod tests {
             timeout: Duration::ZERO,
             grace: Duration::ZERO,
             seed: 1,
+            keep_ends: false,
         }
     }
 

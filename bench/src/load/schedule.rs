@@ -2,7 +2,9 @@
 
 use std::num::NonZeroU32;
 
+use super::Step;
 use crate::clock::SECOND_NS;
+use crate::unit::nanoseconds;
 
 /// How the gaps between requests are spread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
@@ -16,17 +18,33 @@ pub enum Arrivals {
 /// Due times, one after another.
 #[derive(Debug)]
 pub(super) struct Schedule {
+    /// Of the present step.
     start_ns: u64,
     rate: NonZeroU32,
+    ends_ns: u64,
+    later: std::vec::IntoIter<Step>,
     arrivals: Arrivals,
+    /// In the present step.
     taken: u64,
     next_ns: u64,
     dice: u64,
 }
 
 impl Schedule {
-    pub(super) fn new(start_ns: u64, rate: NonZeroU32, arrivals: Arrivals, seed: u64) -> Self {
-        Self { start_ns, rate, arrivals, taken: 0, next_ns: start_ns, dice: seed }
+    /// Without a step, one request a second.
+    pub(super) fn new(start_ns: u64, steps: Vec<Step>, arrivals: Arrivals, seed: u64) -> Self {
+        let mut schedule = Self {
+            start_ns,
+            rate: NonZeroU32::MIN,
+            ends_ns: start_ns,
+            later: steps.into_iter(),
+            arrivals,
+            taken: 0,
+            next_ns: start_ns,
+            dice: seed,
+        };
+        schedule.step();
+        schedule
     }
 
     /// When the next request is due.
@@ -46,6 +64,21 @@ impl Schedule {
             }
             Arrivals::Poisson => self.next_ns.saturating_add(self.exponential_ns()),
         };
+        self.step();
+    }
+
+    /// Goes on to the step in which the next request is due. What does not remember (Poisson), or
+    /// counts from a step's start, may begin anew there.
+    fn step(&mut self) {
+        while self.next_ns >= self.ends_ns {
+            let Some(step) = self.later.next() else { return };
+            (self.rate, self.start_ns, self.taken) = (step.rate, self.ends_ns, 0);
+            self.ends_ns = self.ends_ns.saturating_add(nanoseconds(step.lasts));
+            self.next_ns = match self.arrivals {
+                Arrivals::Constant => self.start_ns,
+                Arrivals::Poisson => self.start_ns.saturating_add(self.exponential_ns()),
+            };
+        }
     }
 
     #[expect(
@@ -70,10 +103,34 @@ pub(super) fn roll(state: &mut u64) -> u64 {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
 
+    fn step(rate: u32, lasts: Duration) -> Step {
+        Step { rate: NonZeroU32::new(rate).unwrap(), lasts }
+    }
+
+    #[test]
+    fn a_step_ends_on_time_and_the_last_goes_on() {
+        let second = Duration::from_secs(1);
+        for arrivals in [Arrivals::Constant, Arrivals::Poisson] {
+            let steps = vec![step(1_000, second), step(4_000, second), step(500, second)];
+            let mut schedule = Schedule::new(0, steps, arrivals, 3);
+            let mut seen = [0_u32; 4];
+            while let Some(count) = seen.get_mut((schedule.peek() / SECOND_NS) as usize) {
+                *count += 1;
+                schedule.advance();
+            }
+            for (found, expected) in seen.into_iter().zip([1_000_u32, 4_000, 500, 500]) {
+                let off = if arrivals == Arrivals::Constant { 0 } else { expected / 5 };
+                assert!(found.abs_diff(expected) <= off, "{arrivals:?}: {seen:?}");
+            }
+        }
+    }
+
     fn dues(rate: u32, arrivals: Arrivals, seed: u64, count: usize) -> Vec<u64> {
-        let mut schedule = Schedule::new(1_000, NonZeroU32::new(rate).unwrap(), arrivals, seed);
+        let mut schedule = Schedule::new(1_000, vec![step(rate, Duration::MAX)], arrivals, seed);
         let mut next = || {
             let due = schedule.peek();
             schedule.advance();

@@ -60,6 +60,17 @@ pub struct Outcome {
     pub window: Duration,
     /// What the load's thread had and lacked of its CPU in the window.
     pub load_cpu: Scheduled,
+    /// What came of each request, in the order of their ends; empty unless asked for.
+    pub ends: Vec<End>,
+}
+
+/// What came of one request. Times count from the beginning of the window.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct End {
+    pub due: Duration,
+    pub ended: Duration,
+    /// The status of a whole answer, or why there is none.
+    pub came: Result<u16, Failure>,
 }
 
 impl Outcome {

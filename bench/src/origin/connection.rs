@@ -147,7 +147,7 @@ impl Connection {
             self.input.drain(..taken);
             if upload.is_done() {
                 let asked = *asked;
-                if asked.wish.delay.is_zero() {
+                if asked.wish.delay.is_zero() || asked.wish.servers.is_some() {
                     self.reply(&asked);
                 } else {
                     self.stage = Stage::Hold(asked);

@@ -1,11 +1,13 @@
 //! The origin: one epoll thread that answers HTTP/1.1 with the size, delay and status asked for.
 
 mod connection;
+mod servers;
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 use std::io;
 use std::net::SocketAddr;
+use std::num::NonZeroU32;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
@@ -14,6 +16,8 @@ use mio::{Events, Interest, Poll, Token};
 use slab::Slab;
 
 use self::connection::{Connection, Next};
+use self::servers::Servers;
+use crate::alarm::Alarm;
 use crate::clock;
 use crate::http::request::Wish;
 use crate::unit::nanoseconds;
@@ -25,6 +29,11 @@ pub struct Settings {
     /// Every so many requests one waits for `stall` more; 0 is never.
     pub stall_every: u64,
     pub stall: Duration,
+    /// Requests that are worked on at once, each for its delay; the rest waits in one queue. None:
+    /// all of them.
+    pub servers: Option<NonZeroU32>,
+    /// Connections that are held at once; more wait with the kernel.
+    pub connections: usize,
 }
 
 /// A bound origin; [`Origin::run`] serves.
@@ -35,11 +44,18 @@ pub struct Origin {
     address: SocketAddr,
     settings: Settings,
     connections: Slab<Connection>,
-    /// Answers that wait: due time, token, and the connection's serial since tokens are reused.
-    waiting: BinaryHeap<Reverse<(u64, usize, u64)>>,
+    servers: Servers<Client>,
+    /// Answers that are being worked on, by when they are due.
+    waiting: BinaryHeap<Reverse<(u64, Client)>>,
+    alarm: Alarm,
     served: u64,
     accepted: u64,
+    /// Somebody may wait with the kernel; edge-triggered events say so only once.
+    crowded: bool,
 }
+
+/// Its token, and its serial since tokens are reused.
+type Client = (usize, u64);
 
 impl Settings {
     /// The wish of the `nth` request (from 1) with its stall added.
@@ -56,15 +72,20 @@ impl Origin {
         let mut listener = TcpListener::bind(address)?;
         poll.registry().register(&mut listener, LISTENER, Interest::READABLE)?;
         let address = listener.local_addr()?;
+        let alarm = Alarm::new(poll.registry(), ALARM)?;
+        let count = settings.servers.and_then(|count| usize::try_from(count.get()).ok());
         Ok(Self {
             poll,
             listener,
             address,
             settings,
             connections: Slab::new(),
+            servers: Servers::new(count),
             waiting: BinaryHeap::new(),
+            alarm,
             served: 0,
             accepted: 0,
+            crowded: false,
         })
     }
 
@@ -78,14 +99,17 @@ impl Origin {
         let mut events = Events::with_capacity(EVENTS);
         let mut buffer = vec![0; READ_BYTES];
         while !stop.load(Ordering::Relaxed) {
-            match self.poll.poll(&mut events, Some(self.patience())) {
+            if let Some(Reverse((due, _))) = self.waiting.peek() {
+                self.alarm.set(*due)?;
+            }
+            match self.poll.poll(&mut events, Some(STOP_CHECK)) {
                 Err(error) if error.kind() != io::ErrorKind::Interrupted => return Err(error),
                 Ok(()) | Err(_) => {}
             }
             for event in &events {
                 if event.token() == LISTENER {
                     self.accept()?;
-                } else {
+                } else if event.token() != ALARM {
                     if let Some(connection) = self.connections.get_mut(event.token().0)
                         && (event.is_readable() || event.is_error())
                     {
@@ -95,25 +119,26 @@ impl Origin {
                 }
             }
             self.wake(&mut buffer);
+            if self.crowded {
+                self.accept()?;
+            }
         }
         Ok(self.served)
     }
 
-    fn patience(&self) -> Duration {
-        let now = clock::now_ns();
-        let due = self.waiting.peek().map(|Reverse((due, ..))| due.saturating_sub(now));
-        due.map_or(STOP_CHECK, |left| Duration::from_nanos(left).min(STOP_CHECK))
-    }
-
     fn accept(&mut self) -> io::Result<()> {
         loop {
+            self.crowded = self.connections.len() >= self.settings.connections;
+            if self.crowded {
+                return Ok(());
+            }
             let mut stream = match self.listener.accept() {
                 Ok((stream, _)) => stream,
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(()),
                 // The client has gone, or descriptors ran out: the next event tries again.
                 Err(_) => return Ok(()),
             };
-            if self.connections.len() >= CONNECTIONS_MAX || stream.set_nodelay(true).is_err() {
+            if stream.set_nodelay(true).is_err() {
                 continue;
             }
             let entry = self.connections.vacant_entry();
@@ -128,14 +153,15 @@ impl Origin {
         }
     }
 
-    /// Answers that have waited long enough.
+    /// Answers that are due, and whose turn it is then.
     fn wake(&mut self, buffer: &mut [u8]) {
         let now = clock::now_ns();
-        while let Some(&Reverse((due, token, serial))) = self.waiting.peek() {
+        while let Some(&Reverse((due, (token, serial)))) = self.waiting.peek() {
             if due > now {
                 break;
             }
             self.waiting.pop();
+            self.waiting.extend(self.servers.done(due).map(Reverse));
             let waiting = self.connections.get_mut(token).filter(|found| found.serial() == serial);
             if let Some(connection) = waiting {
                 connection.release();
@@ -146,29 +172,41 @@ impl Origin {
 
     fn drive(&mut self, token: usize, buffer: &mut [u8]) {
         let Some(connection) = self.connections.get_mut(token) else { return };
-        let (settings, served) = (&self.settings, &mut self.served);
+        let (settings, served, mut count) = (&self.settings, &mut self.served, None);
         let mut adjust = |wish: Wish| {
             *served += 1;
+            count = wish.servers.or(count);
             settings.stalled(wish, *served)
         };
         match connection.advance(buffer, settings.wish, &mut adjust) {
             Next::Rest => {}
             Next::Hold(delay) => {
-                let due = clock::now_ns().saturating_add(nanoseconds(delay));
-                self.waiting.push(Reverse((due, token, connection.serial())));
+                let client = (token, connection.serial());
+                let begun = self.servers.arrive(clock::now_ns(), client, nanoseconds(delay));
+                self.waiting.extend(begun.map(Reverse));
             }
             Next::Close => {
                 self.connections.remove(token);
             }
         }
+        if let Some(count) = count {
+            self.resize(count);
+        }
+    }
+
+    fn resize(&mut self, count: u32) {
+        self.servers.resize(usize::try_from(count).unwrap_or(usize::MAX));
+        let now = clock::now_ns();
+        while let Some(begun) = self.servers.next(now) {
+            self.waiting.push(Reverse(begun));
+        }
     }
 }
 
 const LISTENER: Token = Token(usize::MAX);
+const ALARM: Token = Token(usize::MAX - 1);
 const EVENTS: usize = 1024;
 const READ_BYTES: usize = 64 * 1024;
-/// Far more than a load opens; keeps a mistake from eating every descriptor.
-const CONNECTIONS_MAX: usize = 16_384;
 const STOP_CHECK: Duration = Duration::from_millis(100);
 
 #[cfg(test)]
@@ -177,9 +215,11 @@ mod tests {
 
     #[test]
     fn every_nth_request_stalls() {
-        let wish = Wish { body_bytes: 1, delay: Duration::from_millis(5), status: 200 };
+        let delay = Duration::from_millis(5);
+        let wish = Wish { body_bytes: 1, delay, status: 200, servers: None };
+        let stall = Duration::from_millis(100);
         let settings =
-            |stall_every| Settings { wish, stall_every, stall: Duration::from_millis(100) };
+            |stall_every| Settings { wish, stall_every, stall, servers: None, connections: 1 };
         for (every, nth, expected_ms) in
             [(0, 1, 5), (0, 100, 5), (3, 2, 5), (3, 3, 105), (3, 6, 105), (1, 1, 105)]
         {

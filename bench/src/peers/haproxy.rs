@@ -23,13 +23,30 @@ impl Peer for Haproxy {
     fn launch(&self, site: &Site<'_>) -> Launch {
         Launch {
             arguments: vec!["-db".into(), "-f".into(), site.path("haproxy.cfg")],
-            files: vec![(
-                "haproxy.cfg",
-                site.fill(CONFIGURATION).replace("{LIMIT}", site.limit(LIMIT)),
-            )],
+            files: vec![("haproxy.cfg", configuration(site))],
         }
     }
 }
+
+/// A server's `maxconn` is what it can work on at once and the rest queues at HAProxy, for half of
+/// what clients wait; who left the queue is not sent on.
+fn configuration(site: &Site<'_>) -> String {
+    let guard = site.guard();
+    let bound = guard.and_then(|guard| guard.servers);
+    let queue = guard.map_or_else(String::new, |guard| {
+        QUEUE
+            .replace("{PATIENCE}", &guard.patience.as_millis().to_string())
+            .replace("{HALF}", &(guard.patience / 2).as_millis().to_string())
+    });
+    site.fill(CONFIGURATION)
+        .replace("{LIMIT}", site.limit(LIMIT))
+        .replace("{QUEUE}", &queue)
+        .replace("{MAXCONN}", &bound.map_or_else(String::new, |n| format!(" maxconn {n}")))
+}
+
+const QUEUE: &str = r"    option abortonclose
+    timeout queue {HALF}ms
+    timeout server {PATIENCE}ms";
 
 const LIMIT: &str = r"    stick-table type string len 64 size 1m expire 60s store http_req_rate(1s)
     http-request track-sc0 req.hdr(x-api-key)
@@ -39,7 +56,7 @@ const LIMIT: &str = r"    stick-table type string len 64 size 1m expire 60s stor
 /// dice and the log level do what the others' sampling does: 1 % of the good, all errors.
 const CONFIGURATION: &str = r#"global
     nbthread 1
-    maxconn 4096
+    maxconn 8192
     log stdout len 4096 format raw local0 info
 
 defaults
@@ -63,5 +80,6 @@ frontend front
     default_backend origin
 
 backend origin
-    server origin 127.0.0.1:{ORIGIN_PORT} pool-max-conn 1024
+{QUEUE}
+    server origin 127.0.0.1:{ORIGIN_PORT} pool-max-conn 1024{MAXCONN}
 "#;

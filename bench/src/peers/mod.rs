@@ -4,6 +4,7 @@
 use std::ffi::OsString;
 use std::fmt::Debug;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 mod haproxy;
 #[cfg(feature = "monoio-http")]
@@ -69,8 +70,28 @@ pub struct Site<'a> {
     /// Free, for peers that want a second one.
     pub admin_port: u16,
     pub origin_port: u16,
+    pub setup: Setup,
+}
+
+/// What is asked of a peer besides proxying.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Setup {
+    Plain,
     /// Each request counts against a limit by its `X-Api-Key`, far above what any peer serves.
-    pub limited: bool,
+    Limited,
+    /// To stand an origin that is asked for more than it can do, as the peer's own documentation
+    /// recommends.
+    Guarded(Guard),
+}
+
+/// What an operator knows of an origin and its clients.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Guard {
+    /// How many requests the origin works on at once, to bound what is under way at it. None: only
+    /// timeouts are set.
+    pub servers: Option<u32>,
+    /// How long clients wait.
+    pub patience: Duration,
 }
 
 /// What to write and what to start.
@@ -93,7 +114,15 @@ impl Site<'_> {
 
     /// The lines, when requests are limited.
     pub fn limit<'a>(&self, lines: &'a str) -> &'a str {
-        if self.limited { lines } else { "" }
+        if self.setup == Setup::Limited { lines } else { "" }
+    }
+
+    /// What is to be withstood, when something is.
+    pub fn guard(&self) -> Option<Guard> {
+        match self.setup {
+            Setup::Guarded(guard) => Some(guard),
+            Setup::Plain | Setup::Limited => None,
+        }
     }
 
     /// A file of this run.
@@ -120,17 +149,22 @@ mod tests {
     #[test]
     fn every_peer_fills_its_templates() {
         let folder = Path::new("/run-folder");
-        let site = Site { folder, port: 1001, admin_port: 1002, origin_port: 1003, limited: true };
-        for peer in PEERS {
+        let guard = Guard { servers: Some(7), patience: Duration::from_secs(2) };
+        let setups = [Setup::Plain, Setup::Limited, Setup::Guarded(guard)];
+        let site = |setup| Site { folder, port: 1001, admin_port: 1002, origin_port: 1003, setup };
+        for (peer, setup) in PEERS.iter().flat_map(|peer| setups.map(|setup| (peer, setup))) {
+            let site = site(setup);
             let launch = peer.launch(&site);
             if launch.files.is_empty() {
                 continue;
             }
             let text: String = launch.files.iter().map(|(_, text)| text.as_str()).collect();
-            for left in ["{PORT}", "{ADMIN_PORT}", "{ORIGIN_PORT}", "{FOLDER}", "{LIMIT}", "{ZONE}"]
-            {
-                assert!(!text.contains(left), "{}: {left}", peer.name());
-            }
+            let left = text.split('{').skip(1).find(|rest| {
+                rest.split('}').next().is_some_and(|name| {
+                    name.bytes().all(|byte| byte.is_ascii_uppercase() || byte == b'_')
+                })
+            });
+            assert_eq!(left, None, "{}", peer.name());
             for expected in ["127.0.0.1:1001", "127.0.0.1:1003", "/run-folder/access.log"] {
                 // HAProxy logs to its standard output, which the run keeps in its folder; and who
                 // does nothing but pass on logs nothing.

@@ -37,13 +37,26 @@ impl Peer for Nginx {
 }
 
 fn configuration(site: &Site<'_>) -> String {
+    let guard = site.guard();
+    let bound = guard.and_then(|guard| guard.servers);
+    let timeouts = guard.map_or_else(String::new, |guard| {
+        TIMEOUTS.replace("{PATIENCE}", &guard.patience.as_millis().to_string())
+    });
     site.fill(CONFIGURATION)
+        .replace("{MAX_CONNS}", &bound.map_or_else(String::new, |n| format!(" max_conns={n}")))
+        .replace("{SHARED}", if bound.is_some() { "zone origin 64k;" } else { "" })
+        .replace("{TIMEOUTS}", &timeouts)
         .replace(
             "{ZONE}",
             site.limit("limit_req_zone $http_x_api_key zone=bench:32m rate=1000000r/s;"),
         )
         .replace("{LIMIT}", site.limit("limit_req zone=bench burst=1000000 nodelay;"))
 }
+
+/// No longer than clients wait; the default is a minute.
+const TIMEOUTS: &str = "proxy_connect_timeout {PATIENCE}ms;
+            proxy_read_timeout {PATIENCE}ms;
+            proxy_send_timeout {PATIENCE}ms;";
 
 /// Buffers stay off the disk; connections live as long as the run; the pool holds whatever the
 /// presets open.
@@ -53,7 +66,7 @@ pid {FOLDER}/nginx.pid;
 error_log {FOLDER}/error.log warn;
 
 events {
-    worker_connections 4096;
+    worker_connections 16384;
     multi_accept on;
 }
 
@@ -88,7 +101,8 @@ http {
 
     {ZONE}
     upstream origin {
-        server 127.0.0.1:{ORIGIN_PORT} max_fails=0;
+        {SHARED}
+        server 127.0.0.1:{ORIGIN_PORT} max_fails=0{MAX_CONNS};
         keepalive 1024;
         keepalive_requests 1000000000;
     }
@@ -97,6 +111,7 @@ http {
         listen 127.0.0.1:{PORT} backlog=4096;
         location / {
             {LIMIT}
+            {TIMEOUTS}
             proxy_pass http://origin;
             proxy_http_version 1.1;
             proxy_set_header Connection "";

@@ -59,16 +59,25 @@ fn list(paths: &[PathBuf]) -> String {
 }
 
 impl Sluice {
+    /// Guarded, it is told how long clients wait and not what the origin can do: that it learns.
     fn configuration(&self, site: &Site<'_>) -> String {
+        let timeout = site.guard().map_or_else(String::new, |guard| {
+            format!("timeout = \"{}ms\"", guard.patience.as_millis())
+        });
         let log = if self.bare { "to = \"off\"\n" } else { LOG };
         let text = CONFIGURATION
             .replace("{LOG}", log)
             .replace("{WORKERS}", &self.workers.to_string())
             .replace("{USE_LIMIT}", site.limit("limits = [\"bench\"]"))
-            .replace("{LIMIT}", site.limit(LIMIT));
+            .replace("{LIMIT}", site.limit(LIMIT))
+            .replace("{ADAPTIVE}", if site.guard().is_some() { ADAPTIVE } else { "" })
+            .replace("{TIMEOUT}", &timeout);
         site.fill(&text)
     }
 }
+
+/// As many connections as the others may hold, so that it is the limit that bounds.
+const ADAPTIVE: &str = "adaptive = \"on\"\nconnections = 1024";
 
 const LIMIT: &str = r#"
 [limit.bench]
@@ -87,10 +96,12 @@ listen = "127.0.0.1:{ADMIN_PORT}"
 
 [upstream.origin]
 servers = ["127.0.0.1:{ORIGIN_PORT}"]
+{ADAPTIVE}
 
 [route.all]
 match = "/{*rest}"
 to = "origin"
+{TIMEOUT}
 {USE_LIMIT}
 {LIMIT}
 [log.access]

@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 use std::fmt::Write;
 use std::fs;
+use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 
@@ -11,6 +12,7 @@ use super::spread::{Good, Spread};
 use super::svg::{self, Line};
 use crate::compare::{Bottleneck, Contender, ROUNDS_MIN, Run, Scenario};
 use crate::histogram::{Latencies, Step, human_us};
+use crate::peers::Peer;
 
 /// A comparison, as JSON keeps it.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -93,16 +95,16 @@ impl Contestant {
     pub fn of(contender: &Contender) -> Self {
         let version = match contender {
             Contender::Direct => "no proxy: the yardstick".to_owned(),
-            Contender::Proxy { peer, program } => {
-                let output =
-                    std::process::Command::new(program).args(peer.version_arguments()).output();
-                let text = output
-                    .map(|output| [output.stdout, output.stderr].concat())
-                    .unwrap_or_default();
-                String::from_utf8_lossy(&text).lines().next().unwrap_or("unknown").trim().to_owned()
-            }
+            Contender::Proxy { peer, program } => Self::version(*peer, program),
         };
         Self { name: contender.name().to_owned(), version }
+    }
+
+    /// The first line that the program says of itself.
+    pub fn version(peer: &dyn Peer, program: &Path) -> String {
+        let output = std::process::Command::new(program).args(peer.version_arguments()).output();
+        let text = output.map(|output| [output.stdout, output.stderr].concat()).unwrap_or_default();
+        String::from_utf8_lossy(&text).lines().next().unwrap_or("unknown").trim().to_owned()
     }
 }
 

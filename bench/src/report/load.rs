@@ -37,8 +37,8 @@ pub struct LoadReport {
 
 impl LoadReport {
     pub fn new(work: &Work, outcome: &Outcome) -> Self {
-        let rate = match work.pace {
-            Pace::Closed => None,
+        let rate = match &work.pace {
+            Pace::Closed | Pace::Stepped { .. } => None,
             Pace::Open { rate, .. } => Some(rate.get()),
         };
         let window_s = outcome.window.as_secs_f64();
@@ -150,6 +150,7 @@ mod tests {
             timeout: Duration::from_secs(1),
             grace: Duration::ZERO,
             seed: 1,
+            keep_ends: false,
         };
         LoadReport::new(&work, &outcome)
     }

@@ -1,9 +1,11 @@
 //! What is written down: text for people, JSON for machines, Markdown and SVG for reports.
 
+pub mod brownout;
 pub mod compare;
 pub mod load;
 pub mod spread;
 pub mod svg;
+pub mod timeline;
 
 use std::fs;
 use std::path::Path;

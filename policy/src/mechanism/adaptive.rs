@@ -131,6 +131,10 @@ const PROBE_SOON_NS: u64 = 5_000_000_000;
 const SETTLE_MIN_NS: u64 = 34_000_000;
 const SETTLE_MAX_NS: u64 = 2_000_000_000;
 const MEASURED_MIN: u32 = 50;
+/// The first probe after a beginning: at least so late, or twice an answer's time.
+const FIRST_NS: u64 = 200_000_000;
+/// What was known before weighs as much as so many answers.
+const KNOWN: u64 = 60;
 
 impl Learner {
     /// The limit that is in force.
@@ -175,7 +179,7 @@ impl Learner {
                     return false;
                 }
                 self.since_ns = now_ns;
-                self.learn(rule, window);
+                self.learn(rule, now_ns, passed, window);
                 if self.wants_probe(rule, now_ns, window) {
                     self.prior_us = self.short_us;
                     self.lower(now_ns, self.limit / WHOLE / 2, rule);
@@ -207,8 +211,8 @@ impl Learner {
         }
     }
 
-    /// What a window of ordinary traffic says.
-    fn learn(&mut self, rule: &Rule, window: &Window) {
+    /// What a window of ordinary traffic says, that lasted so long.
+    fn learn(&mut self, rule: &Rule, now_ns: u64, lasted_ns: u64, window: &Window) {
         let limit = self.limit / WHOLE;
         let used = window.refused > 0 || window.peak.saturating_mul(2) >= limit;
         let Some(mean) = window.sum_us.checked_div(window.answers.into()) else {
@@ -218,15 +222,17 @@ impl Learner {
             return;
         };
         let mean = u32::try_from(mean).unwrap_or(u32::MAX).max(1);
-        let smooth = |old: u32, share| match old {
+        self.short_us = match self.short_us {
             0 => mean,
-            old => blend(old, mean, share),
+            // Many answers are soon believed, and few by and by.
+            short => weigh(short, KNOWN, mean, window.answers.into()),
         };
-        self.short_us = smooth(self.short_us, 2);
         let fair = self.fair();
         if self.base_us == 0 || limit <= rule.min {
             // At the least, nothing of ours queues.
-            self.base_us = smooth(self.base_us, 2);
+            self.base_us = if self.base_us == 0 { mean } else { blend(self.base_us, mean, 2) };
+        } else if !used {
+            self.base_us = blend(self.base_us, self.short_us, 16);
         } else if self.short_us < self.base_us
             || (self.phase == Phase::Ramp && u64::from(self.short_us) <= fair)
         {
@@ -240,19 +246,28 @@ impl Learner {
             return self.shrink(rule, Reason::Slow);
         }
         if used {
-            self.follow(rule);
+            let fair_ns = self.fair() * 1_000;
+            let flow = u64::from(window.answers) * fair_ns * u64::from(WHOLE) / lasted_ns.max(1);
+            self.follow(rule, now_ns, flow);
         }
     }
 
-    /// The gradient.
-    fn follow(&mut self, rule: &Rule) {
+    /// The gradient. `flow`: what was answered would have been under way, in 256ths, had each
+    /// answer taken what is fair.
+    fn follow(&mut self, rule: &Rule, now_ns: u64, flow: u64) {
         let limit = u64::from(self.limit);
         let (fair, short) = (self.fair(), u64::from(self.short_us).max(1));
         let slower = short > fair;
         if slower && self.phase == Phase::Ramp {
             self.phase = Phase::Steady;
+            // What was let in before still queues: the first probe waits for it.
+            let answer_ns = u64::from(self.short_us) * 1_000;
+            let soon = PROBE_SOON_NS.max(50 * answer_ns);
+            self.probed_ns = (now_ns + FIRST_NS.max(2 * answer_ns)).saturating_sub(soon).max(1);
         }
-        let held = if slower { (limit * fair / short).max(limit / 2) } else { limit };
+        // No fall goes below what is being answered: of that, nothing queues.
+        let least = flow.clamp(limit / 2, limit);
+        let held = if slower { (limit * fair / short).max(least) } else { limit };
         let room = match self.phase {
             Phase::Ramp => limit / 2,
             Phase::Steady | Phase::Drain | Phase::Settle | Phase::Measure => {
@@ -376,6 +391,14 @@ impl Learner {
 
 /// A step of one part in `share` from the old to the new.
 fn blend(old: u32, new: u32, share: u64) -> u32 {
-    let sum = u64::from(old) * (share - 1) + u64::from(new);
-    u32::try_from(sum / share).unwrap_or(u32::MAX)
+    weigh(old, share - 1, new, 1)
 }
+
+/// The mean of the two, each with its weight.
+fn weigh(old: u32, old_weight: u64, new: u32, new_weight: u64) -> u32 {
+    let sum = u64::from(old) * old_weight + u64::from(new) * new_weight;
+    u32::try_from(sum / (old_weight + new_weight)).unwrap_or(u32::MAX)
+}
+
+#[cfg(test)]
+mod tests;

@@ -185,3 +185,6 @@ impl Gate {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -1,8 +1,8 @@
 //! Processes of a run: started on their CPU, and ended by their own ids and nobody else's.
 
 use std::fs::File;
-use std::io::{BufRead, BufReader};
-use std::net::{Ipv4Addr, SocketAddr, TcpListener};
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::thread;
@@ -12,12 +12,13 @@ use anyhow::{Context, Result, anyhow, bail};
 use rustix::process::{Pid, Signal, kill_process};
 
 use crate::cpu::Stat;
+use crate::http::response::Reader;
 use crate::peers::{Peer, Site};
 use crate::{clock, cpu};
 
 /// A process that we started. Dropping it ends it with all that it started.
 #[derive(Debug)]
-pub(super) struct Running {
+pub(crate) struct Running {
     child: Child,
     name: &'static str,
     /// Where its output goes.
@@ -26,7 +27,7 @@ pub(super) struct Running {
 
 impl Running {
     /// Starts a peer for one run.
-    pub(super) fn peer(
+    pub(crate) fn peer(
         peer: &'static dyn Peer,
         program: &Path,
         site: &Site<'_>,
@@ -46,12 +47,16 @@ impl Running {
         Ok(Self { child, name: peer.name(), log })
     }
 
-    /// Starts an origin and says where it listens.
-    pub(super) fn origin(folder: &Path, cpu: usize) -> Result<(Self, SocketAddr)> {
+    /// Starts an origin with these options and says where it listens.
+    pub(crate) fn origin(
+        folder: &Path,
+        cpu: usize,
+        options: &[String],
+    ) -> Result<(Self, SocketAddr)> {
         let log = folder.join("origin.log");
         let file = File::create(&log).with_context(|| format!("cannot write {}", log.display()))?;
         let mut command = Command::new(std::env::current_exe().context("cannot find myself")?);
-        command.args(["origin", "--listen", "127.0.0.1:0"]);
+        command.args(["origin", "--listen", "127.0.0.1:0"]).args(options);
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(file);
         let child = spawn(command, cpu).context("cannot start the origin")?;
         let mut running = Self { child, name: "origin", log };
@@ -65,12 +70,12 @@ impl Running {
         Ok((running, address))
     }
 
-    pub(super) fn pid(&self) -> u32 {
+    pub(crate) fn pid(&self) -> u32 {
         self.child.id()
     }
 
     /// Waits until `answers` is true; fails when the process ends or takes too long.
-    pub(super) fn await_ready(&mut self, mut answers: impl FnMut() -> bool) -> Result<()> {
+    pub(crate) fn await_ready(&mut self, mut answers: impl FnMut() -> bool) -> Result<()> {
         let late = clock::now_ns() + START_NS_MAX;
         while !answers() {
             if let Some(status) = self.child.try_wait().context("cannot ask for the process")? {
@@ -131,7 +136,7 @@ impl Drop for Running {
 }
 
 /// Ports that are free now, each a different one.
-pub(super) fn free_ports<const COUNT: usize>() -> Result<[u16; COUNT]> {
+pub(crate) fn free_ports<const COUNT: usize>() -> Result<[u16; COUNT]> {
     let bind = || TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).context("no free port");
     // All held until all are known.
     let held: Vec<TcpListener> = (0..COUNT).map(|_| bind()).collect::<Result<_>>()?;
@@ -140,6 +145,28 @@ pub(super) fn free_ports<const COUNT: usize>() -> Result<[u16; COUNT]> {
         *port = listener.local_addr().context("a listener without an address")?.port();
     }
     Ok(ports)
+}
+
+/// Whether a request for this path is answered with 200 and a body of this size.
+pub(crate) fn answers(port: u16, path: &str, body_bytes: u64) -> bool {
+    let ask = || -> std::io::Result<bool> {
+        let mut stream = TcpStream::connect((Ipv4Addr::LOCALHOST, port))?;
+        stream.set_read_timeout(Some(ASK_TIMEOUT))?;
+        let head = "HTTP/1.1\r\nHost: 127.0.0.1";
+        write!(stream, "GET {path} {head}:{port}\r\nConnection: close\r\n\r\n")?;
+        let (mut reader, mut buffer) = (Reader::new(false), vec![0; 64 * 1024]);
+        loop {
+            let length = stream.read(&mut buffer)?;
+            match reader.feed(&buffer[..length]) {
+                Ok(Some((answer, _))) => {
+                    return Ok(answer.status == 200 && answer.body_bytes == body_bytes);
+                }
+                Ok(None) if length > 0 => {}
+                Ok(None) | Err(_) => return Ok(false),
+            }
+        }
+    };
+    ask().unwrap_or(false)
 }
 
 /// A child inherits the CPU mask of the thread that starts it: one is made for that alone.
@@ -160,6 +187,7 @@ fn signal(pid: u32, signal: Signal) {
 
 const START_NS_MAX: u64 = 10 * clock::SECOND_NS;
 const END_NS_MAX: u64 = 5 * clock::SECOND_NS;
+const ASK_TIMEOUT: Duration = Duration::from_secs(2);
 const POLL: Duration = Duration::from_millis(10);
 const TAIL_LINES: usize = 5;
 
