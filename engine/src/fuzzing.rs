@@ -9,12 +9,16 @@ use sluice_policy::plan::Rewrite;
 
 use crate::buffer::HEADROOM;
 use crate::http::body::{Decoder, Encoder};
+use crate::http::chunk::TRAILERS_MAX;
 use crate::http::head::{Head, Version};
 use crate::http::parse::{self, Framing, HeadRules, ResponseHead, Scan, Scanned};
 use crate::http::write::{self, Passport, ResponseExtras};
 use crate::ids::Ids;
 
 const RULES: HeadRules = HeadRules { fields_max: 100, slashes: EncodedSlashes::Reject };
+
+/// With room for what we add.
+const SENT: HeadRules = HeadRules { fields_max: 120, slashes: EncodedSlashes::Reject };
 
 /// Any split of a request's head gives the same verdict; an accepted head is framed as a plain
 /// reader frames it; what is sent on is accepted, and framed alike.
@@ -23,7 +27,7 @@ const RULES: HeadRules = HeadRules { fields_max: 100, slashes: EncodedSlashes::R
 /// When that does not hold.
 pub fn http_request(input: &[u8]) {
     let Some((text, end)) = scanned(input) else { return };
-    let Some(head) = request(text, end) else { return };
+    let Some(head) = request(text, end, RULES) else { return };
     let plain = Plain::read(&text[..end]);
     let expected = match (&plain.lengths[..], &plain.codings[..]) {
         ([], []) => Body::Empty,
@@ -42,7 +46,7 @@ pub fn http_request(input: &[u8]) {
     write::request(&mut out, &head, &passport, &Rewrite::default(), "app:80", head.expects, None);
     let end = out.len();
     assert_eq!(Scan::default().run(&out), Scanned::Head(end), "one head is sent on");
-    let sent = request(&out, end).expect("what is sent on is as strict");
+    let sent = request(&out, end, SENT).expect("what is sent on is as strict");
     assert_eq!((sent.body, sent.method()), (head.body, head.method()));
     assert_eq!(sent.path(), head.path(), "the path that was judged");
 }
@@ -132,10 +136,10 @@ fn scanned(input: &[u8]) -> Option<(&[u8], usize)> {
     }
 }
 
-fn request(text: &[u8], end: usize) -> Option<Head> {
+fn request(text: &[u8], end: usize, rules: HeadRules) -> Option<Head> {
     let mut head = Head::default();
     head.text = text.to_vec();
-    parse::request(&mut head, end, RULES).ok().map(|()| head)
+    parse::request(&mut head, end, rules).ok().map(|()| head)
 }
 
 fn response(text: &[u8], from: usize, end: usize) -> Option<ResponseHead> {
@@ -207,7 +211,7 @@ fn plain_chunks(body: &[u8]) -> Chunked {
         }
     }
     let from = at;
-    loop {
+    for _ in 0..=TRAILERS_MAX {
         let line = plain_line(body, &mut at)?;
         if line.is_empty() {
             return Some((payload, at, body[from..at - 2].to_vec()));
@@ -218,6 +222,7 @@ fn plain_chunks(body: &[u8]) -> Chunked {
             return None;
         }
     }
+    None
 }
 
 /// Up to the next CRLF, which may be the only control characters but for tabs.
@@ -278,6 +283,19 @@ mod tests {
         "é",
         "hello",
     ];
+
+    /// Found by the fuzzer: heads and trailers as long as they may be, and one longer.
+    #[test]
+    fn as_many_fields_and_trailers_as_there_may_be() {
+        for count in [99, 100, 101] {
+            let head = format!("\u{1}GET /a HTTP/1.0\r\n{}\r\n", "a:b\r\n".repeat(count));
+            http_request(head.as_bytes());
+        }
+        for count in [TRAILERS_MAX - 1, TRAILERS_MAX, TRAILERS_MAX + 1] {
+            let body = format!("\u{1}0\r\n{}\r\n", "a:b\r\n".repeat(count));
+            http_chunked(body.as_bytes());
+        }
+    }
 
     fn bytes() -> impl Strategy<Value = Vec<u8>> {
         let fragment =

@@ -127,7 +127,8 @@ fn measure(name: &str, limit: &str, expected: u16, places: usize) {
             let due = elapsed.as_secs_f64() * FRESH_PER_SECOND as f64;
             if with == 0 || came as f64 >= 0.8 * due {
                 took[with].push(elapsed.as_secs_f64() * 1e9 / f64::from(ROUND));
-                (fresh, time) = (fresh + came * with as u64, time + elapsed * (turn % 2) as u32);
+                (fresh, time) =
+                    (fresh + came * with as u64, time + elapsed * u32::from(turn % 2 == 1));
             }
         }
         shared.task.store(2, Relaxed);

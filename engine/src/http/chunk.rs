@@ -156,7 +156,7 @@ impl Chunks {
 }
 
 /// Fields in a trailer section.
-const TRAILERS_MAX: usize = 64;
+pub(crate) const TRAILERS_MAX: usize = 64;
 
 fn digit(byte: u8) -> Result<u64, BadChunk> {
     char::from(byte).to_digit(16).map(u64::from).ok_or(BadChunk)

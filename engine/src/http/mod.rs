@@ -3,7 +3,7 @@
 
 pub(crate) mod answer;
 pub(crate) mod body;
-mod chunk;
+pub(crate) mod chunk;
 pub(crate) mod deadline;
 pub(crate) mod fields;
 pub(crate) mod forward;

@@ -21,8 +21,6 @@ const PIPE_BYTES: usize = 256 * 1024;
 /// Spare pipes kept for the next taker; each is two descriptors.
 const SPARES_MAX: usize = 16;
 
-/// Moved at most before others have their turn.
-
 /// One worker's spare pipes, all of them empty.
 #[derive(Debug, Default)]
 pub(crate) struct Pipes {

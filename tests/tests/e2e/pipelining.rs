@@ -179,7 +179,7 @@ fn thousands_of_requests_at_once_hold_nobody_up() {
         let mut modest = sluice.client();
         assert!((0..3).all(|_| modest.get("/a").text() == "hello"));
         let before = seen.load(Ordering::SeqCst);
-        eventually("the last answer", || answered_itself(&sluice).eq(&(MANY + 1)).then_some(()));
+        eventually("the last answer", || (answered_itself(&sluice) > MANY as f64).then_some(()));
         eventually("all bytes", || (seen.load(Ordering::SeqCst) > MANY * 100).then_some(()));
         let all = seen.load(Ordering::SeqCst);
         assert!(before < all / 2, "{before} of {all} bytes were sent first");
@@ -187,10 +187,10 @@ fn thousands_of_requests_at_once_hold_nobody_up() {
 }
 
 /// Requests to the route that asks nobody.
-fn answered_itself(sluice: &Sluice) -> usize {
+fn answered_itself(sluice: &Sluice) -> f64 {
     let own = |(name, count): (&String, &f64)| {
         let of_route = name.starts_with("sluice_requests_total{") && name.contains("\"own\"");
         if of_route { *count } else { 0.0 }
     };
-    sluice.metrics().iter().map(own).sum::<f64>() as usize
+    sluice.metrics().iter().map(own).sum()
 }
