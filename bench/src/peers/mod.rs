@@ -7,10 +7,8 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 mod haproxy;
-#[cfg(feature = "monoio-http")]
-mod monoio_http;
 mod nginx;
-mod relay;
+mod own;
 mod sluice;
 
 /// Every peer, in the order in which they take turns.
@@ -21,9 +19,9 @@ pub const PEERS: &[&dyn Peer] = &[
     &sluice::BARE,
     &sluice::EPOLL,
     &sluice::TWO,
-    &relay::Relay,
+    &own::RELAY,
     #[cfg(feature = "monoio-http")]
-    &monoio_http::MonoioHttp,
+    &own::MONOIO_HTTP,
 ];
 
 /// A gateway that can be put in front of the origin.

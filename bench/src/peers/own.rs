@@ -1,15 +1,24 @@
-//! `sluice-bench codecs-proxy`: monoio-http on both sides.
+//! Proxies that are commands of this program: the floor, and monoio-http's codec.
 
 use std::path::PathBuf;
 
 use super::{Launch, Missing, Options, Peer, Site};
 
 #[derive(Debug)]
-pub(super) struct MonoioHttp;
+pub(super) struct Own {
+    name: &'static str,
+    command: &'static str,
+}
 
-impl Peer for MonoioHttp {
+/// Knows no HTTP.
+pub(super) const RELAY: Own = Own { name: "relay", command: "relay" };
+/// On both sides.
+#[cfg(feature = "monoio-http")]
+pub(super) const MONOIO_HTTP: Own = Own { name: "monoio-http", command: "codecs-proxy" };
+
+impl Peer for Own {
     fn name(&self) -> &'static str {
-        "monoio-http"
+        self.name
     }
 
     fn is_asked_for(&self) -> bool {
@@ -25,7 +34,7 @@ impl Peer for MonoioHttp {
     }
 
     fn launch(&self, site: &Site<'_>) -> Launch {
-        let words = ["codecs-proxy", "--listen", "127.0.0.1:{PORT}", "--upstream"];
+        let words = [self.command, "--listen", "127.0.0.1:{PORT}", "--upstream"];
         let words = words.into_iter().chain(["127.0.0.1:{ORIGIN_PORT}"]);
         Launch { arguments: words.map(|word| site.fill(word).into()).collect(), files: Vec::new() }
     }
