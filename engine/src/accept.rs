@@ -1,6 +1,7 @@
 //! From a listening socket to a connection's task.
 
 use std::net::{IpAddr, SocketAddr};
+use std::pin::Pin;
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -51,10 +52,11 @@ pub(crate) fn go_on(worker: &Rc<Worker>, rest: Rest) {
 }
 
 fn serve(worker: &Rc<Worker>, socket: Socket, guest: Guest) {
+    let serving = Box::pin(h1::serve(Rc::clone(worker), socket, guest));
     let worker = Rc::clone(worker);
     drop(runtime::spawn(async move {
         worker.tick_clock();
-        if let Some(rest) = watch(&worker, h1::serve(Rc::clone(&worker), socket, guest)).await {
+        if let Some(rest) = watch(&worker, serving).await {
             worker.resting.take(&worker.cells, rest);
         }
     }));
@@ -62,7 +64,10 @@ fn serve(worker: &Rc<Worker>, socket: Socket, guest: Guest) {
 
 /// Serve one connection to its end, or its rest. A panic ends that connection and is counted; the
 /// worker and everybody else's connections go on.
-async fn watch<T>(worker: &Worker, serving: impl Future<Output = Option<T>>) -> Option<T> {
+async fn watch<T, F>(worker: &Worker, serving: Pin<Box<F>>) -> Option<T>
+where
+    F: Future<Output = Option<T>>,
+{
     runtime::caught(serving).await.unwrap_or_else(|_| {
         worker.cells.panics.add(1);
         None
@@ -127,14 +132,14 @@ mod tests {
         let ran = runtime::block_on(Wanted::Auto, |driver, fallen| async move {
             let worker = Worker::new(seat);
             let bug = async { std::panic::resume_unwind(Box::new("a bug")) };
-            let _: Option<()> = watch(&worker, bug).await;
+            let _: Option<()> = watch(&worker, Box::pin(bug)).await;
             let served = Rc::clone(&worker);
             let next = async move { served.cells.connections_total.add(1) };
-            watch(&worker, async {
+            let next = async {
                 next.await;
                 Some(())
-            })
-            .await;
+            };
+            watch(&worker, Box::pin(next)).await;
             (driver, fallen)
         });
         let Ok((driver, fallen)) = ran else { return };

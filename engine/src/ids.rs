@@ -59,12 +59,11 @@ impl Ids {
 impl Trace {
     /// `00-TRACE-PARENT-FLAGS`.
     pub(crate) fn write(&self, out: &mut Vec<u8>) {
-        out.extend_from_slice(b"00-");
-        out.extend_from_slice(&self.trace_id);
-        out.push(b'-');
-        out.extend_from_slice(&self.parent_id);
-        out.push(b'-');
-        out.extend_from_slice(&self.flags);
+        let mut text = *b"00-00000000000000000000000000000000-0000000000000000-00";
+        text[3..35].copy_from_slice(&self.trace_id);
+        text[36..52].copy_from_slice(&self.parent_id);
+        text[53..].copy_from_slice(&self.flags);
+        out.extend_from_slice(&text);
     }
 }
 

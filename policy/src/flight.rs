@@ -201,8 +201,9 @@ impl Flight {
     /// What the `RateLimit` response fields tell: every limit that refused this request, or else
     /// the tightest that it counted against.
     pub fn limits(&self) -> impl Iterator<Item = Limit> {
-        let refused = self.wanting.iter().flatten().filter_map(|wanting| {
-            let Wanting { limit, left, reset } = *wanting;
+        // They fill the row from its beginning.
+        let refused = self.wanting.iter().map_while(|wanting| *wanting).filter_map(|wanting| {
+            let Wanting { limit, left, reset } = wanting;
             let meter = self.plan.limits.meter(limit)?;
             Some(Limit { limit, quota: meter.quota(), left, window: meter.window(), reset })
         });

@@ -29,7 +29,7 @@ pub(crate) fn read(head: &mut Head, header: &DeadlineHeader) {
 
 /// Append the field. Never more than is left, and never nothing, which some take for no bound.
 pub(crate) fn write(out: &mut Vec<u8>, header: &DeadlineHeader, left: Duration) {
-    let ms = left.as_millis().clamp(1, u128::from(MILLIS_MAX));
+    let ms = u32::try_from(left.as_millis()).unwrap_or(MILLIS_MAX).clamp(1, MILLIS_MAX);
     out.extend_from_slice(header.name().as_bytes());
     out.extend_from_slice(b": ");
     out.extend_from_slice(itoa::Buffer::new().format(ms).as_bytes());

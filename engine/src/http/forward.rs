@@ -77,13 +77,24 @@ pub(crate) fn write_hops(out: &mut Vec<u8>, peer: IpAddr, headers: Headers<'_>, 
 pub(crate) fn write_address(out: &mut Vec<u8>, address: IpAddr) {
     match address {
         IpAddr::V4(v4) => {
-            let mut digits = itoa::Buffer::new();
-            for (i, octet) in v4.octets().into_iter().enumerate() {
-                if i > 0 {
-                    out.push(b'.');
+            // `255.255.255.255.`, appended in one go.
+            let mut text = [b'.'; 16];
+            let mut len = 0;
+            let mut push = |byte| {
+                text[len % 16] = byte;
+                len += 1;
+            };
+            for octet in v4.octets() {
+                if octet >= 100 {
+                    push(b'0' + octet / 100);
                 }
-                out.extend_from_slice(digits.format(octet).as_bytes());
+                if octet >= 10 {
+                    push(b'0' + octet / 10 % 10);
+                }
+                push(b'0' + octet % 10);
+                push(b'.');
             }
+            out.extend_from_slice(&text[..len - 1]);
         }
         IpAddr::V6(v6) => {
             // Writing to memory does not fail.

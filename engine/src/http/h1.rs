@@ -165,7 +165,7 @@ impl Connection {
         let watch = Rc::new(worker.sweeper.watch(socket.shutter.clone()));
         let taking = worker.sweeper.watch(socket.shutter);
         let current = worker.current();
-        let mut head = Head::default();
+        let mut head = worker.heads.take();
         head.text = text;
         Self {
             worker,
@@ -200,7 +200,7 @@ impl Connection {
         drop((watch, taking));
         let descriptor = Socket::apart(reader?, writer)?;
         let text = head.text.as_slice().into();
-        worker.buffers.give(head.text);
+        worker.keep(head);
         let since = worker.now_cached().at;
         Some(Rest { descriptor, ticket, peer, text, first, due: due?, since })
     }
@@ -269,7 +269,8 @@ impl Connection {
 
     /// Close at once.
     fn close(self) {
-        let Self { watch, taking, reader, writer, .. } = self;
+        let Self { worker, watch, taking, reader, writer, head, .. } = self;
+        worker.keep(head);
         // They hold on to the socket.
         drop((watch, taking));
         // With no read under way this is one system call, where a ring would be given two errands.

@@ -1,6 +1,7 @@
 //! One request's head: its text, where things lie in it, and what it means. Kept and used again
 //! for the next request of the connection, so that a warm one allocates nothing.
 
+use std::cell::RefCell;
 use std::net::IpAddr;
 use std::time::Duration;
 
@@ -48,6 +49,38 @@ pub(crate) struct Head {
     spare_path: String,
 }
 
+/// The memory of heads whose connections are over, for those that come.
+#[derive(Debug, Default)]
+pub(crate) struct Heads {
+    spare: RefCell<Vec<Head>>,
+}
+
+/// So many are kept.
+const HEADS_KEPT: usize = 64;
+
+/// And none that has grown beyond what is usual.
+const KEPT_FIELDS: usize = 64;
+const KEPT_TEXT: usize = 1024;
+
+impl Heads {
+    pub(crate) fn take(&self) -> Head {
+        self.spare.borrow_mut().pop().unwrap_or_default()
+    }
+
+    /// A head whose text has been taken out of it.
+    pub(crate) fn give(&self, mut head: Head) {
+        let mut spare = self.spare.borrow_mut();
+        let texts = [&head.line, &head.host, &head.spare_path].map(String::capacity);
+        let usual = head.fields.capacity() <= KEPT_FIELDS && texts.iter().all(|n| *n <= KEPT_TEXT);
+        if usual && spare.len() < HEADS_KEPT {
+            head.forget(0);
+            head.set_line("", "", 0);
+            head.host.clear();
+            spare.push(head);
+        }
+    }
+}
+
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Version {
     Http10,
@@ -88,13 +121,13 @@ impl Head {
         self.text.get(from as usize..to as usize).unwrap_or_default()
     }
 
-    /// Remember method and target.
-    pub(crate) fn set_line(&mut self, method: &str, target: &str) {
+    /// Remember method and target; `path_len`: what of the target comes before its `?`.
+    pub(crate) fn set_line(&mut self, method: &str, target: &str, path_len: usize) {
         self.line.clear();
         self.line.push_str(method);
         self.line.push_str(target);
         self.method_len = method.len();
-        self.query_at = method.len() + target.find('?').unwrap_or(target.len());
+        self.query_at = method.len() + path_len;
     }
 
     pub(crate) fn method(&self) -> &str {

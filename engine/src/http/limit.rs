@@ -64,12 +64,18 @@ fn item(out: &mut Vec<u8>, place: usize, name: &str) {
 
 /// A String of RFC 9651 section 3.3.3. Names hold no control or non-ASCII characters.
 fn string(out: &mut Vec<u8>, text: &str) {
+    let printable = |b: &u8| (0x20..0x7f).contains(b);
+    let escaped = |b: &u8| matches!(b, b'"' | b'\\');
     out.push(b'"');
-    for b in text.bytes().filter(|b| (0x20..0x7f).contains(b)) {
-        if matches!(b, b'"' | b'\\') {
-            out.push(b'\\');
+    if text.bytes().all(|b| printable(&b) && !escaped(&b)) {
+        out.extend_from_slice(text.as_bytes());
+    } else {
+        for b in text.bytes().filter(printable) {
+            if escaped(&b) {
+                out.push(b'\\');
+            }
+            out.push(b);
         }
-        out.push(b);
     }
     out.push(b'"');
 }

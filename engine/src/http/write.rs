@@ -76,8 +76,9 @@ pub(crate) fn request(
         out.extend_from_slice(b"Expect: 100-continue\r\n");
     }
     write_forwarded(out, head, passport);
-    field(out, b"X-Request-Id", passport.request_id(head));
-    out.extend_from_slice(b"traceparent: ");
+    out.extend_from_slice(b"X-Request-Id: ");
+    out.extend_from_slice(passport.request_id(head));
+    out.extend_from_slice(b"\r\ntraceparent: ");
     passport.trace.write(out);
     out.extend_from_slice(b"\r\n");
     if let Some((header, left)) = deadline
@@ -124,7 +125,7 @@ fn write_forwarded(out: &mut Vec<u8>, head: &Head, passport: &Passport) {
     out.extend_from_slice(b"\r\n");
     let told = |wanted: Kind| passport.trusted && head.kinds.contains(&wanted);
     if !told(Kind::ForwardedProto) {
-        field(out, b"X-Forwarded-Proto", b"http");
+        out.extend_from_slice(b"X-Forwarded-Proto: http\r\n");
     }
     if !told(Kind::ForwardedHost)
         && let Some((_, host)) = head.kinded().find(|(kind, _)| *kind == Kind::Host)

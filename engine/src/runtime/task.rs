@@ -23,12 +23,15 @@ pub(crate) fn supervised<F>(future: F) -> Task<Result<F::Output, String>>
 where
     F: Future + 'static,
 {
-    spawn(caught(future))
+    spawn(caught(Box::pin(future)))
 }
 
-/// `future`, with what a panic of it said instead of the panic.
-pub(crate) fn caught<F: Future>(future: F) -> impl Future<Output = Result<F::Output, String>> {
-    Caught { future: Box::pin(future) }
+/// `future`, with what a panic of it said instead of the panic. In a box already: a task is moved
+/// four times before it begins.
+pub(crate) fn caught<F: Future>(
+    future: Pin<Box<F>>,
+) -> impl Future<Output = Result<F::Output, String>> {
+    Caught { future }
 }
 
 struct Caught<F> {

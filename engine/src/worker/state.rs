@@ -12,7 +12,7 @@ use super::{DRAIN_IDLE, Message, Seat};
 use crate::buffer::Buffers;
 use crate::cache::Cache;
 use crate::clock::{Clock, WallOffset};
-use crate::http::head::Head;
+use crate::http::head::{Head, Heads};
 use crate::http::parse::{BadHead, HeadRules};
 use crate::http::rest::Resting;
 use crate::http::write::Passport;
@@ -39,6 +39,7 @@ pub(crate) struct Worker {
     pub(crate) pools: Pools,
     pub(crate) cache: Cache,
     pub(crate) buffers: Buffers,
+    pub(crate) heads: Heads,
     pub(crate) pipes: Pipes,
     pub(crate) turns: Turns,
     pub(crate) resting: Resting,
@@ -137,6 +138,7 @@ impl Worker {
             pools,
             cache: Cache::new(config.server.cache_memory, Arc::clone(&cells)),
             buffers: Buffers::default(),
+            heads: Heads::default(),
             pipes,
             turns: Turns::default(),
             resting: Resting::default(),
@@ -216,6 +218,12 @@ impl Worker {
         } else {
             runtime::sleep(span).await;
         }
+    }
+
+    /// Keep the memory of a head whose connection is over.
+    pub(crate) fn keep(&self, mut head: Head) {
+        self.buffers.give(std::mem::take(&mut head.text));
+        self.heads.give(head);
     }
 
     /// This head is passed on.

@@ -125,10 +125,15 @@ fn read_target(head: &mut Head, text: &[u8], method: &str, target: &str) -> Resu
         head.authority = Some(span(text, &rest.as_bytes()[..at]));
         path = &rest[at..];
     }
-    if path.contains('#') || path.bytes().any(|b| b <= b' ' || b == 0x7f) {
-        return Err(bad(400, "request.target"));
+    let mut path_len = path.len();
+    for (at, b) in path.bytes().enumerate() {
+        match b {
+            b'#' | 0..=b' ' | 0x7f => return Err(bad(400, "request.target")),
+            b'?' if path_len == path.len() => path_len = at,
+            _ => {}
+        }
     }
-    head.set_line(method, path);
+    head.set_line(method, path, path_len);
     Ok(())
 }
 
@@ -216,6 +221,23 @@ fn judge_host(head: &mut Head, notes: &Notes) -> Result<(), BadHead> {
     Ok(())
 }
 
+/// What a registered name may hold (RFC 3986 section 3.2.2).
+const IN_NAMES: [bool; 256] = {
+    let mut may = [false; 256];
+    let others = b"-._~!$&'()*+,;=%";
+    let mut b = 0;
+    while b < 256 {
+        may[b] = (b as u8).is_ascii_alphanumeric() && b < 128;
+        b += 1;
+    }
+    let mut i = 0;
+    while i < others.len() {
+        may[others[i] as usize] = true;
+        i += 1;
+    }
+    may
+};
+
 /// `host[:port]` without its port and the root's dot; None when it is not one.
 fn host_name(authority: &[u8]) -> Option<&str> {
     let text = str::from_utf8(authority).ok()?;
@@ -225,13 +247,13 @@ fn host_name(authority: &[u8]) -> Option<&str> {
             inside.parse::<std::net::Ipv6Addr>().ok()?;
             (&text[..inside.len() + 2], after)
         }
-        None => text.split_at(text.find(':').unwrap_or(text.len())),
+        None => text.split_at(text.bytes().position(|b| b == b':').unwrap_or(text.len())),
     };
     let digits = port.strip_prefix(':').unwrap_or(port);
     let port_ok =
         (port.is_empty() || port.starts_with(':')) && digits.bytes().all(|b| b.is_ascii_digit());
     let name_ok = name.starts_with('[')
-        || name.bytes().all(|b| b.is_ascii_alphanumeric() || b"-._~!$&'()*+,;=%".contains(&b));
+        || name.bytes().all(|b| IN_NAMES[usize::from(b)]);
     (port_ok && name_ok).then(|| name.strip_suffix('.').unwrap_or(name))
 }
 
