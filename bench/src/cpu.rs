@@ -1,27 +1,65 @@
 //! CPUs: pinning threads to them, and reading from /proc who used how much.
 
 use std::collections::HashMap;
-use std::fs;
+use std::str::FromStr;
 use std::time::Duration;
+use std::{fmt, fs};
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result, bail};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
+use serde::{Deserialize, Serialize};
 
 /// Whether this process may run on the CPU.
 pub fn is_allowed(cpu: usize) -> bool {
     cpu < CpuSet::MAX_CPU && sched_getaffinity(None).is_ok_and(|allowed| allowed.is_set(cpu))
 }
 
+/// CPUs that something is to run on: `0`, or `0,1`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Cpus(Vec<usize>);
+
+impl Cpus {
+    pub fn one(cpu: usize) -> Self {
+        Self(vec![cpu])
+    }
+
+    /// The first that is not this process's to use.
+    pub fn foreign(&self) -> Option<usize> {
+        self.0.iter().copied().find(|cpu| !is_allowed(*cpu))
+    }
+
+    pub fn overlap(&self, other: &Self) -> bool {
+        self.0.iter().any(|cpu| other.0.contains(cpu))
+    }
+}
+
+impl FromStr for Cpus {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let numbers: Result<Vec<_>, _> = text.split(',').map(str::parse).collect();
+        numbers.map(Self).map_err(|_| format!("{text:?} is no CPU, nor a list of them as 0,1"))
+    }
+}
+
+impl fmt::Display for Cpus {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let numbers: Vec<_> = self.0.iter().map(usize::to_string).collect();
+        f.write_str(&numbers.join(","))
+    }
+}
+
 /// Pins the calling thread, and with it every process that it starts.
-pub fn pin(cpu: usize) -> Result<()> {
-    ensure!(
-        is_allowed(cpu),
-        "CPU {cpu} is not ours to use; see `taskset -p $$` for those that are"
-    );
+pub fn pin(cpus: &Cpus) -> Result<()> {
+    if let Some(cpu) = cpus.foreign() {
+        bail!("CPU {cpu} is not ours to use; see `taskset -p $$` for those that are");
+    }
     let mut only = CpuSet::new();
-    only.set(cpu);
-    sched_setaffinity(None, &only).with_context(|| format!("cannot pin to CPU {cpu}"))
+    for cpu in &cpus.0 {
+        only.set(*cpu);
+    }
+    sched_setaffinity(None, &only).with_context(|| format!("cannot pin to CPU {cpus}"))
 }
 
 /// Lets this process, and those it starts, have so many files open, if the machine does. What it
@@ -145,6 +183,18 @@ fn parse_schedstat(line: &str) -> Option<Scheduled> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn cpus_are_one_or_a_list() {
+        let shown = |text: &str| text.parse::<Cpus>().map(|cpus| cpus.to_string());
+        assert_eq!(shown("0").as_deref(), Ok("0"));
+        assert_eq!(shown("0,1").as_deref(), Ok("0,1"));
+        for text in ["", "a", "0,", "0-1", "-1"] {
+            assert!(shown(text).is_err(), "{text:?}");
+        }
+        let (both, second) = ("0,1".parse::<Cpus>().unwrap(), Cpus::one(1));
+        assert!(both.overlap(&second) && second.overlap(&both) && !Cpus::one(0).overlap(&second));
+    }
 
     #[test]
     fn stat_is_read_past_any_name() {

@@ -8,10 +8,10 @@ use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use anyhow::{Result, ensure};
+use anyhow::{Result, bail, ensure};
 
 pub use self::phase::{Phase, Times};
-use crate::cpu;
+use crate::cpu::Cpus;
 use crate::peers::{Guard, Missing, Options, PEERS, Peer};
 use crate::report::brownout::{BrownoutReport, RunReport, Setting};
 use crate::report::compare::{Contestant, Machine, Skipped};
@@ -29,9 +29,9 @@ pub struct Brownout {
     /// Who takes part, by the beginnings of their names; all when empty.
     pub only: Vec<String>,
     pub options: Options,
-    pub proxy_cpu: usize,
-    pub load_cpu: usize,
-    pub origin_cpu: usize,
+    pub proxy_cpu: Cpus,
+    pub load_cpu: Cpus,
+    pub origin_cpu: Cpus,
     pub seed: u64,
     /// Configurations and logs of every run are kept below it.
     pub folder: PathBuf,
@@ -88,11 +88,10 @@ pub fn run(
     stop: &AtomicBool,
     tell: &mut dyn FnMut(&str),
 ) -> Result<BrownoutReport> {
-    for cpu in [brownout.proxy_cpu, brownout.load_cpu, brownout.origin_cpu] {
-        ensure!(
-            cpu::is_allowed(cpu),
-            "CPU {cpu} is not ours to use: --proxy-cpu, --load-cpu, --origin-cpu"
-        );
+    for cpus in [&brownout.proxy_cpu, &brownout.load_cpu, &brownout.origin_cpu] {
+        if let Some(cpu) = cpus.foreign() {
+            bail!("CPU {cpu} is not ours to use: --proxy-cpu, --load-cpu, --origin-cpu");
+        }
     }
     let (mut runs, mut skipped, mut contestants) = (Vec::new(), Vec::new(), Vec::new());
     let asked = |contender: &Contender| {

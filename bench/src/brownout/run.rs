@@ -29,21 +29,21 @@ pub(super) fn run(
         format!("--delay={}us", brownout.service.as_micros()),
         format!("--connections={ORIGIN_CONNECTIONS}"),
     ];
-    let (mut origin, origin_address) = Running::origin(&folder, brownout.origin_cpu, &options)?;
+    let (mut origin, origin_address) = Running::origin(&folder, &brownout.origin_cpu, &options)?;
     let origin_port = origin_address.port();
     origin.await_ready(|| answers(origin_port, PATH, BODY_BYTES))?;
     let [port, admin_port] = free_ports()?;
     let setup = Setup::Guarded(brownout.guard(contender));
     let site = Site { folder: &folder, port, admin_port, origin_port, setup };
-    let mut proxy = Running::peer(peer, program, &site, brownout.proxy_cpu)?;
+    let mut proxy = Running::peer(peer, program, &site, &brownout.proxy_cpu)?;
     proxy.await_ready(|| answers(port, PATH, BODY_BYTES))?;
     let work = work(brownout, port)?;
     let turns: Vec<_> = brownout.times.spans().map(|(phase, from, _)| (from, phase)).collect();
     thread::scope(|scope| {
         let (sender, moments) = mpsc::channel();
-        let (work, cpu) = (&work, brownout.load_cpu);
+        let (work, cpus) = (&work, &brownout.load_cpu);
         let load = scope.spawn(move || {
-            cpu::pin(cpu)?;
+            cpu::pin(cpus)?;
             load::run(work, stop, &mut |moment| {
                 // A watcher that has gone misses nothing that matters.
                 let _ = sender.send(moment);

@@ -9,6 +9,7 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 use clap::Args;
 use sluice_bench::brownout::{self, Brownout as Plan, Times};
+use sluice_bench::cpu::Cpus;
 use sluice_bench::peers::Options;
 use sluice_bench::{report, unit};
 
@@ -44,12 +45,12 @@ pub(crate) struct Brownout {
     #[arg(long, value_name = "PATH")]
     sluice: Option<PathBuf>,
     #[arg(long, default_value = "0", value_name = "CPU")]
-    proxy_cpu: usize,
+    proxy_cpu: Cpus,
     #[arg(long, default_value = "1", value_name = "CPU")]
-    load_cpu: usize,
+    load_cpu: Cpus,
     /// As --load-cpu when not given
     #[arg(long, value_name = "CPU")]
-    origin_cpu: Option<usize>,
+    origin_cpu: Option<Cpus>,
     /// Where brownout.json, .csv, .md, .svg and the runs' logs go
     #[arg(long, value_name = "DIR", default_value = "bench-out/brownout")]
     out: PathBuf,
@@ -70,8 +71,8 @@ impl Brownout {
             only: self.only,
             options: Options { sluice: self.sluice },
             proxy_cpu: self.proxy_cpu,
+            origin_cpu: self.origin_cpu.unwrap_or_else(|| self.load_cpu.clone()),
             load_cpu: self.load_cpu,
-            origin_cpu: self.origin_cpu.unwrap_or(self.load_cpu),
             seed: self.seed,
             folder: self.out,
         };

@@ -11,6 +11,7 @@ use anyhow::{Context, Result};
 use clap::Args;
 use sluice_bench::codecs::{self, INPUTS, Recorder};
 use sluice_bench::compare::{self, Comparison, Preset, Scenario, Standing};
+use sluice_bench::cpu::Cpus;
 use sluice_bench::peers::{Options, PEERS, Peer};
 use sluice_bench::unit;
 
@@ -62,9 +63,9 @@ impl Codecs {
             peers: peers.clone(),
             options: options.clone(),
             rounds: self.rounds,
-            proxy_cpu: 0,
-            load_cpu: 1,
-            origin_cpu: 1,
+            proxy_cpu: Cpus::one(0),
+            load_cpu: Cpus::one(1),
+            origin_cpu: Cpus::one(1),
             folder: self.out.clone(),
         };
         let found = compare::run(&comparison, stop, &mut |line| eprintln!("{line}"))?;

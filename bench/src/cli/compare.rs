@@ -10,6 +10,7 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 use clap::Args;
 use sluice_bench::compare::{self, Comparison, Preset, Scenario};
+use sluice_bench::cpu::Cpus;
 use sluice_bench::peers::{Options, PEERS, Peer};
 use sluice_bench::{report, unit};
 
@@ -37,13 +38,14 @@ pub(crate) struct Compare {
     /// The sluice binary; the one beside this program when not given
     #[arg(long, value_name = "PATH")]
     sluice: Option<PathBuf>,
+    /// One, or several as 0,1: then the load side may share them
     #[arg(long, default_value = "0", value_name = "CPU")]
-    proxy_cpu: usize,
+    proxy_cpu: Cpus,
     #[arg(long, default_value = "1", value_name = "CPU")]
-    load_cpu: usize,
+    load_cpu: Cpus,
     /// As --load-cpu when not given
     #[arg(long, value_name = "CPU")]
-    origin_cpu: Option<usize>,
+    origin_cpu: Option<Cpus>,
     /// Where compare.json, compare.md, a picture for each scenario, and the runs' logs go
     #[arg(long, value_name = "DIR", default_value = "bench-out/compare")]
     out: PathBuf,
@@ -66,8 +68,8 @@ impl Compare {
             options: Options { sluice: self.sluice },
             rounds: self.rounds,
             proxy_cpu: self.proxy_cpu,
+            origin_cpu: self.origin_cpu.unwrap_or_else(|| self.load_cpu.clone()),
             load_cpu: self.load_cpu,
-            origin_cpu: self.origin_cpu.unwrap_or(self.load_cpu),
             folder: self.out,
         };
         let found = compare::run(&comparison, stop, &mut |line| eprintln!("{line}"))?;

@@ -9,10 +9,11 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 use clap::Args;
+use sluice_bench::cpu::{self, Cpus};
 use sluice_bench::load::{self, Arrivals, Head, Method, Moment, Pace, Target, Work};
 use sluice_bench::report::load::LoadReport;
 use sluice_bench::report::svg::{self, Line};
-use sluice_bench::{cpu, report, unit};
+use sluice_bench::{report, unit};
 
 #[derive(Debug, Args)]
 pub(crate) struct Load {
@@ -54,9 +55,9 @@ pub(crate) struct Load {
     /// Wait so long for late answers after the measured time
     #[arg(long, default_value = "5s", value_parser = unit::span)]
     grace: Duration,
-    /// Run on this CPU only
+    /// Run on this CPU only, or these (0,1)
     #[arg(long, value_name = "CPU")]
-    pin: Option<usize>,
+    pin: Option<Cpus>,
     /// Write load.json, load.md and latency.svg into this folder
     #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
@@ -71,8 +72,8 @@ pub(crate) struct Load {
 impl Load {
     pub(super) fn run(self, stop: &AtomicBool) -> Result<ExitCode> {
         let out = self.out.clone();
-        if let Some(cpu) = self.pin {
-            cpu::pin(cpu)?;
+        if let Some(cpus) = &self.pin {
+            cpu::pin(cpus)?;
         }
         let work = self.work()?;
         let outcome = load::run(&work, stop, &mut progress())?;

@@ -9,8 +9,9 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 use clap::Args;
+use sluice_bench::cpu::{self, Cpus};
 use sluice_bench::http::request::Wish;
-use sluice_bench::{cpu, origin, unit};
+use sluice_bench::{origin, unit};
 
 #[derive(Debug, Args)]
 pub(crate) struct Origin {
@@ -37,15 +38,15 @@ pub(crate) struct Origin {
     /// Hold so many connections; more wait with the kernel
     #[arg(long, default_value = "16384", value_name = "N")]
     connections: usize,
-    /// Run on this CPU only
+    /// Run on this CPU only, or these (0,1)
     #[arg(long, value_name = "CPU")]
-    pin: Option<usize>,
+    pin: Option<Cpus>,
 }
 
 impl Origin {
     pub(super) fn run(self, stop: &AtomicBool) -> Result<ExitCode> {
-        if let Some(cpu) = self.pin {
-            cpu::pin(cpu)?;
+        if let Some(cpus) = &self.pin {
+            cpu::pin(cpus)?;
         }
         let settings = origin::Settings {
             wish: Wish {

@@ -14,7 +14,7 @@ use serde::{Deserialize, Serialize};
 
 use super::verdict::{Bottleneck, Shares, Usage};
 use super::{Comparison, Contender, Preset, Scenario};
-use crate::cpu::{self, Scheduled};
+use crate::cpu::{self, Cpus, Scheduled};
 use crate::histogram::{Latencies, Percentiles, human_us};
 use crate::load::{self, Failure, Moment, Outcome, Work};
 use crate::peers::{Setup, Site};
@@ -71,7 +71,7 @@ pub(super) fn run(
     stop: &AtomicBool,
 ) -> Result<Run> {
     let folder = run_folder(comparison, scenario, contender, round)?;
-    let (mut origin, origin_address) = Running::origin(&folder, comparison.origin_cpu, &[])?;
+    let (mut origin, origin_address) = Running::origin(&folder, &comparison.origin_cpu, &[])?;
     let (path, size) = (scenario.path(), scenario.answer_bytes());
     origin.await_ready(|| answers(origin_address.port(), &path, size))?;
     let [port, admin_port] = free_ports()?;
@@ -94,14 +94,14 @@ pub(super) fn run(
     let (proxy, port) = match contender {
         Contender::Direct => (None, origin_address.port()),
         Contender::Proxy { peer, program } => {
-            let mut proxy = Running::peer(*peer, program, &site, comparison.proxy_cpu)?;
+            let mut proxy = Running::peer(*peer, program, &site, &comparison.proxy_cpu)?;
             proxy.await_ready(|| answers(port, &path, size))?;
             (Some(proxy), port)
         }
     };
     let work = scenario.work(port)?;
     let sample = || Sample::take(proxy.as_ref().map(Running::pid), origin.pid());
-    let (outcome, before, after) = drive(&work, comparison.load_cpu, stop, sample)?;
+    let (outcome, before, after) = drive(&work, &comparison.load_cpu, stop, sample)?;
     ensure!(outcome.answered > 0, "no request was answered: {:?}", outcome.failures);
     let whole = outcome.in_window * scenario.answer_bytes();
     ensure!(
@@ -138,14 +138,14 @@ fn run_folder(
 /// The load runs on a thread of its own CPU; this thread only takes the samples.
 fn drive(
     work: &Work,
-    cpu: usize,
+    cpus: &Cpus,
     stop: &AtomicBool,
     sample: impl Fn() -> Sample,
 ) -> Result<(Outcome, Sample, Sample)> {
     thread::scope(|scope| {
         let (sender, moments) = mpsc::channel();
         let load = scope.spawn(move || {
-            cpu::pin(cpu)?;
+            cpu::pin(cpus)?;
             load::run(work, stop, &mut |moment| {
                 // A watcher that has gone misses nothing that matters.
                 let _ = sender.send(moment);

@@ -9,14 +9,14 @@ mod verdict;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use anyhow::{Result, ensure};
+use anyhow::{Result, bail, ensure};
 
 pub use self::measure::Run;
 pub use self::scenario::{Preset, Scenario};
 #[cfg(feature = "monoio-http")]
 pub use self::standing::Standing;
 pub use self::verdict::{Bottleneck, Shares};
-use crate::cpu;
+use crate::cpu::Cpus;
 use crate::peers::{Missing, Options, Peer};
 use crate::report::compare::{CompareReport, Contestant, Machine, ScenarioReport, Skipped};
 
@@ -27,9 +27,9 @@ pub struct Comparison {
     pub peers: Vec<&'static dyn Peer>,
     pub options: Options,
     pub rounds: u32,
-    pub proxy_cpu: usize,
-    pub load_cpu: usize,
-    pub origin_cpu: usize,
+    pub proxy_cpu: Cpus,
+    pub load_cpu: Cpus,
+    pub origin_cpu: Cpus,
     /// Configurations and logs of every run are kept below it.
     pub folder: PathBuf,
 }
@@ -97,9 +97,9 @@ pub fn run(
     Ok(CompareReport {
         machine: Machine::this(),
         rounds: comparison.rounds,
-        proxy_cpu: comparison.proxy_cpu,
-        load_cpu: comparison.load_cpu,
-        origin_cpu: comparison.origin_cpu,
+        proxy_cpu: comparison.proxy_cpu.clone(),
+        load_cpu: comparison.load_cpu.clone(),
+        origin_cpu: comparison.origin_cpu.clone(),
         contestants: contenders.iter().map(Contestant::of).collect(),
         skipped,
         scenarios,
@@ -107,14 +107,13 @@ pub fn run(
 }
 
 fn check_cpus(comparison: &Comparison, tell: &mut dyn FnMut(&str)) -> Result<()> {
-    for cpu in [comparison.proxy_cpu, comparison.load_cpu, comparison.origin_cpu] {
-        ensure!(
-            cpu::is_allowed(cpu),
-            "CPU {cpu} is not ours to use: --proxy-cpu, --load-cpu, --origin-cpu"
-        );
+    for cpus in [&comparison.proxy_cpu, &comparison.load_cpu, &comparison.origin_cpu] {
+        if let Some(cpu) = cpus.foreign() {
+            bail!("CPU {cpu} is not ours to use: --proxy-cpu, --load-cpu, --origin-cpu");
+        }
     }
-    if comparison.proxy_cpu == comparison.load_cpu || comparison.proxy_cpu == comparison.origin_cpu
-    {
+    let others = [&comparison.load_cpu, &comparison.origin_cpu];
+    if others.iter().any(|cpus| comparison.proxy_cpu.overlap(cpus)) {
         tell("the proxy shares its CPU with the load side: the figures say little");
     }
     if comparison.rounds < ROUNDS_MIN {

@@ -5,6 +5,7 @@ use std::path::Path;
 
 use anyhow::{Context, Result, anyhow};
 
+use crate::cpu::Cpus;
 use crate::peers::{Options, Peer, Setup, Site};
 use crate::process::{Running, free_ports};
 
@@ -32,7 +33,7 @@ impl Standing {
         let [port, admin_port] = free_ports()?;
         let setup = Setup::Plain;
         let site = Site { folder: &folder, port, admin_port, origin_port, setup };
-        let mut running = Running::peer(peer, &program, &site, 0)?;
+        let mut running = Running::peer(peer, &program, &site, &Cpus::one(0))?;
         running.await_ready(|| TcpStream::connect((Ipv4Addr::LOCALHOST, port)).is_ok())?;
         Ok(Self { running, port })
     }

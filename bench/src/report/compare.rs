@@ -11,6 +11,7 @@ use super::grouped;
 use super::spread::{Good, Spread};
 use super::svg::{self, Line};
 use crate::compare::{Bottleneck, Contender, ROUNDS_MIN, Run, Scenario};
+use crate::cpu::Cpus;
 use crate::histogram::{Latencies, Step, human_us};
 use crate::peers::Peer;
 
@@ -19,9 +20,9 @@ use crate::peers::Peer;
 pub struct CompareReport {
     pub machine: Machine,
     pub rounds: u32,
-    pub proxy_cpu: usize,
-    pub load_cpu: usize,
-    pub origin_cpu: usize,
+    pub proxy_cpu: Cpus,
+    pub load_cpu: Cpus,
+    pub origin_cpu: Cpus,
     pub contestants: Vec<Contestant>,
     pub skipped: Vec<Skipped>,
     pub scenarios: Vec<ScenarioReport>,

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use super::*;
 use crate::compare::{Preset, Shares};
+use crate::cpu::Cpus;
 
 fn run(contender: &str, round: u32, requests_per_second: f64, cpu: Option<f64>) -> Run {
     let mut latency = Latencies::new();
@@ -85,9 +86,9 @@ fn markdown_says_who_was_the_bottleneck_and_who_was_skipped() {
     let report = CompareReport {
         machine: Machine { cpu: "abacus".to_owned(), cpus: 2, kernel: "6".to_owned() },
         rounds: 2,
-        proxy_cpu: 0,
-        load_cpu: 1,
-        origin_cpu: 1,
+        proxy_cpu: Cpus::one(0),
+        load_cpu: Cpus::one(1),
+        origin_cpu: Cpus::one(1),
         contestants: Vec::new(),
         skipped: vec![Skipped { peer: "three".to_owned(), why: "not installed".to_owned() }],
         scenarios: vec![report()],

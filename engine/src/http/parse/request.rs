@@ -252,8 +252,7 @@ fn host_name(authority: &[u8]) -> Option<&str> {
     let digits = port.strip_prefix(':').unwrap_or(port);
     let port_ok =
         (port.is_empty() || port.starts_with(':')) && digits.bytes().all(|b| b.is_ascii_digit());
-    let name_ok = name.starts_with('[')
-        || name.bytes().all(|b| IN_NAMES[usize::from(b)]);
+    let name_ok = name.starts_with('[') || name.bytes().all(|b| IN_NAMES[usize::from(b)]);
     (port_ok && name_ok).then(|| name.strip_suffix('.').unwrap_or(name))
 }
 
