@@ -4,14 +4,16 @@
 //! dropped half-way, and moving a deadline costs a store instead of a timer. A wheel of slots a
 //! tick apart; an entry found too early is put forward to where it is due by then.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
+use std::future::poll_fn;
 use std::net::Shutdown;
 use std::rc::Rc;
+use std::task::{Poll, Waker};
 use std::time::Duration;
 
 use sluice_policy::time::Instant;
 
-use crate::runtime::Shutter;
+use crate::runtime::{self, Shutter};
 
 /// A deadline is kept to within two of these.
 pub(crate) const TICK: Duration = Duration::from_nanos(1 << TICK_BITS);
@@ -25,7 +27,27 @@ const SLOTS: usize = 1024;
 #[derive(Debug)]
 pub(crate) struct Sweeper {
     wheel: RefCell<Wheel>,
+    pulse: Cell<Pulse>,
+    /// Ticks since a deadline was last set.
+    quiet: Cell<u32>,
+    dozer: RefCell<Option<Waker>>,
 }
+
+/// Whether deadlines are being set.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Pulse {
+    /// Not since the last tick.
+    Quiet,
+    Busy,
+    /// Not for so long that the next tick is far off.
+    Dozing,
+}
+
+/// Nobody has set a deadline for so many ticks, about a second: the worker dozes.
+const DOZE_AFTER: u32 = 64;
+
+/// The ticks of a worker that dozes: sixty a second would be a third of a per cent of its core.
+pub(crate) const DOZE: Duration = Duration::from_millis(250);
 
 /// One socket's deadline. Dropped: no deadline any more.
 #[derive(Debug)]
@@ -87,7 +109,46 @@ impl Sweeper {
             slots: vec![Vec::new(); SLOTS],
             swept: tick(now),
         };
-        Rc::new(Self { wheel: RefCell::new(wheel) })
+        Rc::new(Self {
+            wheel: RefCell::new(wheel),
+            pulse: Cell::new(Pulse::Quiet),
+            quiet: Cell::new(0),
+            dozer: RefCell::default(),
+        })
+    }
+
+    /// Wait for the next tick, and say how far off it was to be. A worker whose ticks are far apart
+    /// wakes at once when it is roused.
+    pub(crate) async fn next_tick(&self) -> Duration {
+        let quiet = match self.pulse.replace(Pulse::Quiet) {
+            Pulse::Busy => 0,
+            Pulse::Quiet | Pulse::Dozing => self.quiet.get().saturating_add(1),
+        };
+        self.quiet.set(quiet);
+        if quiet < DOZE_AFTER {
+            runtime::sleep(TICK).await;
+            return TICK;
+        }
+        self.pulse.set(Pulse::Dozing);
+        let mut timer = runtime::sleep(DOZE);
+        poll_fn(|cx| {
+            if self.pulse.get() != Pulse::Dozing {
+                return Poll::Ready(());
+            }
+            self.dozer.replace(Some(cx.waker().clone()));
+            timer.as_mut().poll(cx)
+        })
+        .await;
+        DOZE
+    }
+
+    /// Something begins whose time is measured.
+    pub(crate) fn rouse(&self) {
+        if self.pulse.replace(Pulse::Busy) == Pulse::Dozing
+            && let Some(dozer) = self.dozer.take()
+        {
+            dozer.wake();
+        }
     }
 
     pub(crate) fn watch(self: &Rc<Self>, shutter: Shutter) -> Watch {
@@ -186,6 +247,7 @@ impl Entry {
 impl Watch {
     /// Replace the deadline: `span` from `now`.
     pub(crate) fn set(&self, now: Instant, span: Duration, until: Until) {
+        self.sweeper.rouse();
         let mut wheel = self.sweeper.wheel.borrow_mut();
         let entry = &mut wheel.entries[self.index as usize];
         // One up: a deadline never fires early.
@@ -310,6 +372,37 @@ mod tests {
                 assert_eq!(watch.fired(), fired, "at {now} ms");
             }
             assert_eq!(client.read(&mut [0]).unwrap(), 0, "the socket was shut");
+        });
+    }
+
+    #[test]
+    fn a_worker_that_nobody_asks_dozes_until_a_deadline_is_set() {
+        with_socket(|_client, socket| async move {
+            let sweeper = Sweeper::new(at(0));
+            let watch = sweeper.watch(socket.shutter.clone());
+            for _ in 0..DOZE_AFTER {
+                watch.set(at(0), Duration::from_secs(1), Until::Both);
+                assert_eq!(sweeper.next_tick().await, TICK, "it is asked");
+            }
+            for _ in 1..DOZE_AFTER {
+                assert_eq!(sweeper.next_tick().await, TICK, "not for long enough yet");
+            }
+            assert_eq!(sweeper.next_tick().await, DOZE);
+            // Asked amid its doze, it wakes then and not at the doze's end.
+            let ran = runtime::first(vec![
+                runtime::spawn({
+                    let sweeper = Rc::clone(&sweeper);
+                    async move { sweeper.next_tick().await }
+                }),
+                runtime::spawn(async move {
+                    runtime::sleep(Duration::from_millis(1)).await;
+                    watch.set(at(0), Duration::from_secs(1), Until::Both);
+                    runtime::sleep(DOZE / 2).await;
+                    TICK
+                }),
+            ]);
+            assert_eq!(ran.await, DOZE, "the tick came before half of the doze was over");
+            assert_eq!(sweeper.next_tick().await, TICK);
         });
     }
 

@@ -24,7 +24,6 @@ use crate::clock::Clock;
 use crate::observe::cells::Cells;
 use crate::observe::journal::JournalSender;
 use crate::runtime::{self, Bell, Driver, Fallen, Listener, Readiness, Wanted};
-use crate::sweep;
 
 use descriptors::Share;
 pub(crate) use state::{Current, Worker};
@@ -132,9 +131,6 @@ impl Mailbox {
     }
 }
 
-/// How often a worker sweeps its deadlines, its pools and its log.
-const TICK: Duration = sweep::TICK;
-
 /// While draining, a connection that has been idle this long is closed. Any request that comes
 /// before is answered, and told that it was the last.
 const DRAIN_IDLE: Duration = Duration::from_secs(1);
@@ -237,8 +233,8 @@ fn begin(seat: Seat, driver: Driver) -> std::io::Result<(Rc<Worker>, Vec<Errand>
     let ticked = Rc::clone(&worker);
     errands.push(runtime::supervised(async move {
         loop {
-            runtime::sleep(TICK).await;
-            if ticked.tick() {
+            let span = ticked.sweeper.next_tick().await;
+            if ticked.tick(span) {
                 return;
             }
         }

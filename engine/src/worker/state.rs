@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::rc::Rc;
 use std::sync::Arc;
+use std::time::Duration;
 
 use super::descriptors::{Share, Split};
 use super::wake::Waiting;
@@ -20,7 +21,7 @@ use crate::ids::Ids;
 use crate::observe::cells::{Cells, LimitCells, RouteCells};
 use crate::observe::record::{Lines, Refusal};
 use crate::runtime::{self, Pipes, Stop, Turns};
-use crate::sweep::Sweeper;
+use crate::sweep::{DOZE, Sweeper};
 use crate::upstream::pool::Pools;
 use sluice_config::Config;
 use sluice_policy::Policy;
@@ -279,7 +280,7 @@ impl Worker {
         if of == second {
             return date;
         }
-        let at = std::time::UNIX_EPOCH + std::time::Duration::from_secs(second);
+        let at = std::time::UNIX_EPOCH + Duration::from_secs(second);
         let text = httpdate::fmt_http_date(at);
         let date = text.as_bytes().try_into().unwrap_or([b' '; 29]);
         self.date.set((second, date));
@@ -300,7 +301,10 @@ impl Worker {
             Message::Vitals(out) => self.signal(Signal::Vitals { out: &out }),
             Message::Switches(switches) => self.signal(Signal::Switches(&switches)),
             Message::Purge(route) => self.cache.purge(route),
-            Message::Drain => self.stop.stop(),
+            Message::Drain => {
+                self.stop.stop();
+                self.sweeper.rouse();
+            }
             Message::Inspect(reply) => {
                 let snapshot = self.policy.borrow().inspect(self.now());
                 // Who asked may have lost patience.
@@ -321,27 +325,30 @@ impl Worker {
         }
     }
 
-    /// Housekeeping. True: drained, nothing is left to do.
-    pub(super) fn tick(self: &Rc<Self>) -> bool {
+    /// Housekeeping: of its deadlines, its pools, its log. `span`: how far off it was to be. True:
+    /// drained, nothing is left to do.
+    pub(super) fn tick(self: &Rc<Self>, span: Duration) -> bool {
         let ticks = self.ticks.get().wrapping_add(1);
         self.ticks.set(ticks);
-        if ticks.is_multiple_of(WALL_TICKS) {
+        let dozes = span == DOZE;
+        if dozes || ticks.is_multiple_of(WALL_TICKS) {
             self.wall.set(WallOffset::read(self.clock));
         }
         let now = self.now();
         self.sweeper.sweep(now.at);
         self.resting.sweep(self, now.at, self.stop.stopped().then_some(DRAIN_IDLE));
-        let lag = now.at.since(self.ticked.replace(now.at)).saturating_sub(super::TICK);
+        let lag = now.at.since(self.ticked.replace(now.at)).saturating_sub(span);
         self.cells.shed.lag_us.set(u64::try_from(lag.as_micros()).unwrap_or(u64::MAX));
         self.signal(Signal::Pressure { lag });
         self.signal(Signal::Tick);
-        if ticks.is_multiple_of(POOL_TICKS) {
+        if dozes || ticks.is_multiple_of(POOL_TICKS) {
             self.pools.sweep(now.at);
         }
         self.lines.borrow_mut().flush(&self.cells);
         if !self.stop.stopped() {
             return false;
         }
+        self.sweeper.rouse();
         self.sweeper.sweep_idle(now.at, DRAIN_IDLE);
         self.cells.connections_open.value() == 0
     }
