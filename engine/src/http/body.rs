@@ -82,7 +82,7 @@ impl Decoder {
 }
 
 /// What is left of a body is spliced from this on: below it, a pipe costs more than a copy.
-pub(crate) const SPLICE_MIN: u64 = 128 * 1024;
+pub(crate) const SPLICE_MIN: u64 = 32 * 1024;
 
 impl Encoder {
     /// Frame the payload at `from..` of `buffer`, in place; returns where the bytes to send

@@ -148,7 +148,7 @@ impl Source {
     pub(crate) fn duct(&self, worker: &Worker, to: &Writer) -> Option<Duct> {
         let left = self.decoder.plain().filter(|left| *left >= SPLICE_MIN)?;
         let bounded = self.bytes_max.is_none_or(|max| self.received + left <= max);
-        if !bounded || self.first.is_some() || self.watched {
+        if !bounded || self.first.is_some() || self.kept.is_some() || self.watched {
             return None;
         }
         self.reader.duct(to, &worker.pipes, left)
