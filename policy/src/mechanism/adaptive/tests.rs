@@ -78,6 +78,7 @@ impl Run {
     fn used(limit: u32) -> Self {
         let mut run = Self::quiet(RULE);
         run.slices(100, 10, 0);
+        run.learner.sliced_ns = run.now_ns;
         run.learner.phase = Phase::Steady;
         (run.learner.limit, run.learner.top) = (limit * WHOLE, limit * WHOLE);
         run
