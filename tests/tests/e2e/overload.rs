@@ -189,7 +189,7 @@ fn without_a_limit_that_learns_every_other_bound_holds_by_its_name() {
         let config = Config::to(&[origin.addr()]).workers(1).upstream(upstream).more(more);
         let sluice = Sluice::start(config);
         // Two at once, twenty times a second: five times too much.
-        let told = open_loop(&sluice, 300, 200);
+        let told = open_loop(&sluice, 200, 200);
         let count = |what: (u16, &str)| {
             told.iter().filter(|(status, code)| (*status, code.as_str()) == what).count()
         };
