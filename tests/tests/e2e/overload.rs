@@ -81,14 +81,14 @@ fn half_an_origin_does_what_it_can_and_the_rest_is_told_at_once() {
     servers.change(|n| *n = 6);
     storm(&sluice, 40, Duration::from_millis(500));
     let (half, shed) = storm(&sluice, 40, Duration::from_millis(2_500));
-    // Six at once, twenty times a second.
-    let can = 6 * 20 * 25 / 10;
-    assert!(half.len() * 10 >= can * 6, "{} of {can} answered", half.len());
+    // Six at once, each for as long as it took when nobody waited.
+    let can = 6 * 2_500 / quiet[quiet.len() / 2].as_millis().max(1) as usize;
+    assert!(half.len() * 2 >= can, "{} of {can} answered", half.len());
     assert!(p99(&half) < 5 * p99(&quiet), "{:?} after {:?}", p99(&half), p99(&quiet));
     assert!(shed > 50, "{shed}");
     let metrics = sluice.metrics();
     let limit = metrics["sluice_adaptive_limit{upstream=\"app\"}"];
-    assert!((2.0..20.0).contains(&limit), "{limit}");
+    assert!((2.0..40.0).contains(&limit), "{limit}");
     assert!(metrics["sluice_shed_total{reason=\"adaptive\",class=\"normal\"}"] >= 50.0);
     let gate = &sluice.admin("/v1/status").json()["overload"]["adaptive"][0];
     assert_eq!(gate["upstream"], "app");

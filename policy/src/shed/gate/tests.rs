@@ -106,7 +106,8 @@ fn answers_that_are_slow_of_a_sudden_lower_the_limit_before_a_window_ends() {
     for _ in 0..60 {
         answer(30, 10, 20);
     }
-    while answer(30, 10, 20) != (0, 0) {}
+    let looked = (0..9).any(|_| answer(30, 10, 20) == (0, 0));
+    assert!(looked, "a slice ends with enough answers");
     let before = gate.limit.load(Relaxed);
     assert_eq!(answer(10, 10, 20), (10, 100_000), "too few to say anything");
     assert_eq!(answer(20, 10, 20), (0, 0), "and now it has been looked at");
