@@ -145,7 +145,8 @@ const ORIGINS: [(usize, Service); 9] = [
     (4, Service::Chance(10_000)),
 ];
 
-/// What clients saw of an origin before, while and after it can do only half.
+/// What clients saw of an origin that is asked for too much, then can do only half, then all. The
+/// seconds in which nobody can know yet are in it.
 fn night(servers: usize, service: Service, seed: u64) -> [(u64, u64); 3] {
     let plan = plan("\"on\"");
     let mut night = Night::new(&plan, WORKERS, seed);
@@ -154,12 +155,10 @@ fn night(servers: usize, service: Service, seed: u64) -> [(u64, u64); 3] {
     stretch(&mut night, &mut origin, 2_000, full / 2);
     let quiet = stretch(&mut night, &mut origin, 20_000, full / 2);
     assert_eq!(quiet.shed, 0, "nothing is shed of what can be done: {servers} {service:?}");
-    stretch(&mut night, &mut origin, 5_000, full * 2);
     let over = stretch(&mut night, &mut origin, 20_000, full * 2);
     origin.resize(servers / 2);
     let half = stretch(&mut night, &mut origin, 40_000, full * 2);
     origin.resize(servers);
-    stretch(&mut night, &mut origin, 3_000, full * 2);
     let back = stretch(&mut night, &mut origin, 20_000, full * 2);
     stretch(&mut night, &mut origin, 60_000, 0);
     let view = gates(&plan, &night.ledger).next().unwrap().1;
@@ -206,7 +205,7 @@ fn an_origin_that_is_slower_but_not_busy_is_soon_believed() {
         let first = stretch(&mut night, &mut origin, 5_000, 2_000);
         let then = stretch(&mut night, &mut origin, 20_000, 2_000);
         println!("{service:?}: {first:?}, then {then:?}");
-        assert!(first.shed * 4 < first.good, "{service:?}: {first:?}");
+        assert!(first.shed * 5 < first.good, "{service:?}: {first:?}");
         assert!(then.shed * 100 < then.good, "{service:?}: {then:?}");
     }
 }

@@ -15,6 +15,12 @@
 
 use core::time::Duration;
 
+use self::sudden::SLICE_ANSWERS;
+pub(crate) use self::words::WORDS;
+
+mod sudden;
+mod words;
+
 /// What the operator says about it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Rule {
@@ -39,6 +45,34 @@ pub(crate) struct Window {
     pub(crate) peak: u32,
     /// Under way now.
     pub(crate) busy: u32,
+    pub(crate) slice: Slice,
+}
+
+impl Window {
+    /// None without an answer.
+    fn mean_us(&self) -> Option<u32> {
+        let mean = self.sum_us.checked_div(self.answers.into())?;
+        Some(u32::try_from(mean).unwrap_or(u32::MAX).max(1))
+    }
+
+    /// Whether a limit of so many made a difference.
+    fn uses(&self, limit: u32) -> bool {
+        self.refused > 0 || self.peak.saturating_mul(2) >= limit
+    }
+}
+
+/// The last few answers, so that what is sudden is noticed before a window ends.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Slice {
+    pub(crate) sum_us: u64,
+    pub(crate) answers: u32,
+}
+
+/// What a step has used up.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Used {
+    pub(crate) window: bool,
+    pub(crate) slice: bool,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -70,6 +104,16 @@ pub enum Reason {
     Timeouts,
     /// Lowered for a moment, to see how long answers take when nobody waits.
     Probe,
+}
+
+impl Phase {
+    /// A lowered level is in force.
+    fn probes(self) -> bool {
+        match self {
+            Self::Ramp | Self::Steady => false,
+            Self::Drain | Self::Settle | Self::Measure => true,
+        }
+    }
 }
 
 impl Reason {
@@ -105,11 +149,19 @@ pub(crate) struct Learner {
     /// The highest limit since the last probe.
     top: u32,
     phase: Phase,
+    /// The level was lowered because answers took much longer of a sudden.
+    sudden: bool,
+    /// Something was refused in the last window.
+    pressed: bool,
     reason: Reason,
     /// When this phase, or the present window, began.
     since_ns: u64,
     /// When the last probe ended.
     probed_ns: u64,
+    /// When the present slice began.
+    sliced_ns: u64,
+    /// How far slices usually are from what was known before.
+    noise_us: u32,
 }
 
 /// A limit is kept in 256ths.
@@ -147,10 +199,7 @@ impl Learner {
     }
 
     pub(crate) fn reason(&self) -> Reason {
-        match self.phase {
-            Phase::Ramp | Phase::Steady => self.reason,
-            Phase::Drain | Phase::Settle | Phase::Measure => Reason::Probe,
-        }
+        if self.phase.probes() && !self.sudden { Reason::Probe } else { self.reason }
     }
 
     /// How long answers take: without a queue, and now.
@@ -159,8 +208,26 @@ impl Learner {
         (time(self.base_us), time(self.short_us))
     }
 
-    /// Goes on to this time. True when the window is used up.
-    pub(crate) fn step(&mut self, rule: &Rule, now_ns: u64, window: &Window) -> bool {
+    /// Goes on to this time.
+    pub(crate) fn step(&mut self, rule: &Rule, now_ns: u64, window: &Window) -> Used {
+        let window_used = self.go_on(rule, now_ns, window);
+        if self.phase.probes() {
+            // What comes now was sent under another limit.
+            if window_used {
+                self.sliced_ns = now_ns;
+            }
+            return Used { window: window_used, slice: window_used };
+        }
+        if window_used || window.slice.answers < SLICE_ANSWERS {
+            return Used { window: window_used, slice: false };
+        }
+        let lasted = now_ns.saturating_sub(self.sliced_ns);
+        self.sliced_ns = now_ns;
+        Used { window: self.notice(rule, now_ns, lasted, window), slice: true }
+    }
+
+    /// By whole windows. True when this one is used up.
+    fn go_on(&mut self, rule: &Rule, now_ns: u64, window: &Window) -> bool {
         if self.limit == 0 {
             *self = Self { limit: rule.initial * WHOLE, since_ns: now_ns, ..Self::default() };
             return true;
@@ -180,6 +247,7 @@ impl Learner {
                 }
                 self.since_ns = now_ns;
                 self.learn(rule, now_ns, passed, window);
+                self.pressed = window.refused > 0;
                 if self.wants_probe(rule, now_ns, window) {
                     self.prior_us = self.short_us;
                     self.lower(now_ns, self.limit / WHOLE / 2, rule);
@@ -188,9 +256,14 @@ impl Learner {
             }
             Phase::Drain => {
                 let patience = (4 * prior_ns).clamp(SETTLE_MIN_NS, SETTLE_MAX_NS);
-                if window.busy <= self.level || passed > patience {
-                    (self.phase, self.since_ns) = (Phase::Settle, now_ns);
+                if window.busy > self.level && passed <= patience {
+                    // How long the last of those before take is worth knowing.
+                    return !self.sudden;
                 }
+                if self.sudden {
+                    self.prior_us = self.prior_us.max(window.mean_us().unwrap_or(0));
+                }
+                (self.phase, self.since_ns) = (Phase::Settle, now_ns);
                 true
             }
             Phase::Settle => {
@@ -214,16 +287,19 @@ impl Learner {
     /// What a window of ordinary traffic says, that lasted so long.
     fn learn(&mut self, rule: &Rule, now_ns: u64, lasted_ns: u64, window: &Window) {
         let limit = self.limit / WHOLE;
-        let used = window.refused > 0 || window.peak.saturating_mul(2) >= limit;
-        let Some(mean) = window.sum_us.checked_div(window.answers.into()) else {
+        let used = window.uses(limit);
+        let Some(mean) = window.mean_us() else {
             if window.drops > 0 {
                 self.shrink(rule, Reason::Timeouts);
             }
             return;
         };
-        let mean = u32::try_from(mean).unwrap_or(u32::MAX).max(1);
         self.short_us = match self.short_us {
-            0 => mean,
+            0 => {
+                // As RFC 6298 section 2.2 begins.
+                self.noise_us = mean / 2;
+                mean
+            }
             // Many answers are soon believed, and few by and by.
             short => weigh(short, KNOWN, mean, window.answers.into()),
         };
@@ -258,12 +334,8 @@ impl Learner {
         let limit = u64::from(self.limit);
         let (fair, short) = (self.fair(), u64::from(self.short_us).max(1));
         let slower = short > fair;
-        if slower && self.phase == Phase::Ramp {
-            self.phase = Phase::Steady;
-            // What was let in before still queues: the first probe waits for it.
-            let answer_ns = u64::from(self.short_us) * 1_000;
-            let soon = PROBE_SOON_NS.max(50 * answer_ns);
-            self.probed_ns = (now_ns + FIRST_NS.max(2 * answer_ns)).saturating_sub(soon).max(1);
+        if slower {
+            self.fall_first(now_ns, short);
         }
         // No fall goes below what is being answered: of that, nothing queues.
         let least = flow.clamp(limit / 2, limit);
@@ -271,7 +343,9 @@ impl Learner {
         let room = match self.phase {
             Phase::Ramp => limit / 2,
             Phase::Steady | Phase::Drain | Phase::Settle | Phase::Measure => {
-                (limit / 8).max(WHOLE.into())
+                // Where nothing at all queues, there is more to give.
+                let part = if short * 10 <= u64::from(self.base_us) * 11 { 4 } else { 8 };
+                (limit / part).max(WHOLE.into())
             }
         };
         let next = held + room;
@@ -309,11 +383,12 @@ impl Learner {
 
     /// What came of a level.
     fn measured(&mut self, rule: &Rule, now_ns: u64, window: &Window) {
-        let mean = window.sum_us.checked_div(window.answers.into());
-        let Some(mean) = mean.filter(|_| window.answers >= MEASURED_MIN / 5) else {
+        let Some(mean) = window.mean_us().filter(|_| window.answers >= MEASURED_MIN / 5) else {
             return self.resume(now_ns);
         };
-        let mean = u32::try_from(mean).unwrap_or(u32::MAX).max(1);
+        if self.sudden {
+            return self.judge(rule, now_ns, mean);
+        }
         let faster = u64::from(mean) * 5 < u64::from(self.prior_us) * 4;
         let known = self.base_us > 0 && u64::from(mean) * 100 <= u64::from(self.base_us) * 105;
         if faster && !known && self.level > rule.min {
@@ -337,6 +412,7 @@ impl Learner {
 
     fn resume(&mut self, now_ns: u64) {
         (self.phase, self.since_ns, self.probed_ns) = (Phase::Steady, now_ns, now_ns);
+        self.sudden = false;
         self.top = self.limit;
     }
 
@@ -348,44 +424,6 @@ impl Learner {
     fn set(&mut self, rule: &Rule, limit: u32) {
         self.limit = limit.clamp(rule.min * WHOLE, rule.max * WHOLE);
         self.top = self.top.max(self.limit);
-    }
-
-    /// As words, for [`Learner::unpack`].
-    pub(crate) fn pack(&self) -> [u64; 6] {
-        let two = |a: u32, b: u32| u64::from(a) << 32 | u64::from(b);
-        let phase = match self.phase {
-            Phase::Ramp => 0,
-            Phase::Steady => 1,
-            Phase::Drain => 2,
-            Phase::Settle => 3,
-            Phase::Measure => 4,
-        };
-        [
-            two(self.limit, self.level),
-            two(self.base_us, self.short_us),
-            two(self.prior_us, self.top),
-            phase << 8 | self.reason as u64,
-            self.since_ns,
-            self.probed_ns,
-        ]
-    }
-
-    #[expect(clippy::cast_possible_truncation, reason = "halves of words")]
-    pub(crate) fn unpack(words: [u64; 6]) -> Self {
-        let two = |word: u64| ((word >> 32) as u32, word as u32);
-        let (limit, level) = two(words[0]);
-        let (base_us, short_us) = two(words[1]);
-        let (prior_us, top) = two(words[2]);
-        let phase = match words[3] >> 8 {
-            0 => Phase::Ramp,
-            2 => Phase::Drain,
-            3 => Phase::Settle,
-            4 => Phase::Measure,
-            _ => Phase::Steady,
-        };
-        let reason = Reason::ALL.get((words[3] & 0xff) as usize).copied().unwrap_or_default();
-        let (since_ns, probed_ns) = (words[4], words[5]);
-        Self { limit, level, base_us, short_us, prior_us, top, phase, reason, since_ns, probed_ns }
     }
 }
 

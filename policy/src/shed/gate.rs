@@ -14,7 +14,7 @@ use std::sync::Arc;
 use super::Priority;
 use crate::decision::Failure;
 use crate::ledger::places::{Place, Places};
-use crate::mechanism::adaptive::{Learner, PERIOD_NS, Reason, Rule, Window};
+use crate::mechanism::adaptive::{Learner, PERIOD_NS, Reason, Rule, Slice, WORDS, Window};
 use crate::steer::guard::Verdict;
 use crate::time::{Instant, nanos};
 
@@ -26,12 +26,14 @@ pub(crate) struct Gate {
     limit: AtomicU32,
     sum_us: AtomicU64,
     answers: AtomicU32,
+    slice_us: AtomicU64,
+    slice_answers: AtomicU32,
     drops: AtomicU32,
     refused: AtomicU32,
     peak: AtomicU32,
     /// When the next step is due; [`BUSY`] while a worker takes one.
     due: AtomicU64,
-    learner: [AtomicU64; 6],
+    learner: [AtomicU64; WORDS],
 }
 
 const BUSY: u64 = u64::MAX;
@@ -98,12 +100,21 @@ impl Hold {
         }
     }
 
+    fn measure(&self, took: Duration) {
+        let us = nanos(took) / 1_000;
+        self.sum_us.set(self.sum_us.get().saturating_add(us));
+        self.answers.set(self.answers.get() + 1);
+    }
+
     /// Hands over what this worker has seen; and learns, when that is due.
     pub(crate) fn tick(&self, rule: &Rule, now: Instant) {
         let gate = self.gate();
         if self.answers.get() > 0 {
-            gate.sum_us.fetch_add(self.sum_us.take(), Relaxed);
-            gate.answers.fetch_add(self.answers.take(), Relaxed);
+            let (sum_us, answers) = (self.sum_us.take(), self.answers.take());
+            gate.sum_us.fetch_add(sum_us, Relaxed);
+            gate.answers.fetch_add(answers, Relaxed);
+            gate.slice_us.fetch_add(sum_us, Relaxed);
+            gate.slice_answers.fetch_add(answers, Relaxed);
         }
         let due = gate.due.load(Acquire);
         let mine =
@@ -125,14 +136,10 @@ impl Seat {
         match verdict {
             // An error comes as fast as it likes, and says nothing about a queue.
             Verdict::Responded { status, took, timed } if timed && status < 500 => {
-                hold.sum_us.set(hold.sum_us.get().saturating_add(nanos(took) / 1_000));
-                hold.answers.set(hold.answers.get() + 1);
+                hold.measure(took);
             }
             // It would have taken longer still.
-            Verdict::Overtaken { took } => {
-                hold.sum_us.set(hold.sum_us.get().saturating_add(nanos(took) / 1_000));
-                hold.answers.set(hold.answers.get() + 1);
-            }
+            Verdict::Overtaken { took } => hold.measure(took),
             Verdict::Failed(Failure::TimedOut) => {
                 gate.drops.fetch_add(1, Relaxed);
             }
@@ -151,8 +158,17 @@ impl Gate {
             refused: self.refused.load(Relaxed),
             peak: self.peak.load(Relaxed),
             busy: self.busy.load(Relaxed),
+            slice: Slice {
+                sum_us: self.slice_us.load(Relaxed),
+                answers: self.slice_answers.load(Relaxed),
+            },
         };
-        if learner.step(rule, now_ns, &window) {
+        let used = learner.step(rule, now_ns, &window);
+        if used.slice {
+            self.slice_us.fetch_sub(window.slice.sum_us, Relaxed);
+            self.slice_answers.fetch_sub(window.slice.answers, Relaxed);
+        }
+        if used.window {
             self.sum_us.fetch_sub(window.sum_us, Relaxed);
             self.answers.fetch_sub(window.answers, Relaxed);
             self.drops.fetch_sub(window.drops, Relaxed);
@@ -166,7 +182,7 @@ impl Gate {
     }
 
     fn learner(&self) -> Learner {
-        let mut words = [0; 6];
+        let mut words = [0; WORDS];
         for (word, cell) in words.iter_mut().zip(&self.learner) {
             *word = cell.load(Relaxed);
         }

@@ -40,9 +40,9 @@ impl Tenants {
             (total, active) = (total.saturating_add(held), active + 1);
         }
         let mine = self.0.get(usize::from(cell)).map_or(0, |cell| cell.fetch_add(1, Relaxed));
-        let heavy = total >= TOTAL_MIN
-            && active > 1
-            && u64::from(mine) * u64::from(active) > 2 * u64::from(total);
+        // Alone, or one of two, nobody can have that much.
+        let heavy =
+            total >= TOTAL_MIN && u64::from(mine) * u64::from(active) > 2 * u64::from(total);
         Tenant { cell, heavy }
     }
 
@@ -70,5 +70,27 @@ mod tests {
         assert!(more.heavy, "40 of 43, among four");
         big.into_iter().chain([more]).for_each(|tenant| tenants.leave(tenant));
         assert!(!tenants.enter(hasher, "big").heavy);
+    }
+
+    #[test]
+    fn of_little_and_among_few_nobody_has_too_much() {
+        for (mine, others, expected) in [
+            (12, 3, false),
+            (13, 3, true),
+            (1_000, 0, false),
+            (1_000, 1, false),
+            (1_000, 2, true),
+            (2, 20, false),
+        ] {
+            let (tenants, hasher) = (Tenants::default(), SipHasher13::new());
+            for other in 0..others {
+                tenants.enter(hasher, &other.to_string());
+            }
+            for _ in 0..mine {
+                tenants.enter(hasher, "big");
+            }
+            let heavy = tenants.enter(hasher, "big").heavy;
+            assert_eq!(heavy, expected, "{mine} beside {others} others of one each");
+        }
     }
 }

@@ -15,7 +15,13 @@ struct Run {
 /// So many answers of so many milliseconds, and requests over the limit.
 fn window(answers: u32, took_ms: u64, refused: u32) -> Window {
     let sum_us = u64::from(answers) * took_ms * 1_000;
-    Window { sum_us, answers, refused, peak: 1, busy: 1, drops: 0 }
+    Window { sum_us, answers, refused, peak: 1, busy: 1, drops: 0, slice: Slice::default() }
+}
+
+/// A window, and its last slice.
+fn slice(answers: u32, took_ms: u64, refused: u32) -> Window {
+    let sum_us = u64::from(answers) * took_ms * 1_000;
+    Window { slice: Slice { sum_us, answers }, ..window(48, took_ms, refused) }
 }
 
 impl Run {
@@ -47,14 +53,48 @@ impl Run {
         run
     }
 
-    fn step(&mut self, ms: u64, window: Window) -> bool {
+    fn step(&mut self, ms: u64, window: Window) -> Used {
         self.now_ns += ms * MS;
         self.learner.step(&self.rule, self.now_ns, &window)
     }
 
+    /// Slices of answers that take so long, some of them more and some less by so much, and a
+    /// window after each five.
+    fn slices(&mut self, n: u64, took_ms: u64, more_or_less_ms: u64) {
+        for at in 0..n {
+            let took_ms = match at % 2 {
+                0 => took_ms + more_or_less_ms,
+                _ => took_ms - more_or_less_ms,
+            };
+            let used = self.step(20, slice(24, took_ms, 1));
+            assert_eq!((used.slice, self.learner.sudden), (at % 5 < 4, false), "{at}");
+            if at % 5 == 4 {
+                assert!(used.window);
+            }
+        }
+    }
+
+    /// As quiet, with a limit of so many that is in use, and slices that are even.
+    fn used(limit: u32) -> Self {
+        let mut run = Self::quiet(RULE);
+        run.slices(100, 10, 0);
+        run.learner.sliced_ns = run.now_ns;
+        run.learner.phase = Phase::Steady;
+        (run.learner.limit, run.learner.top) = (limit * WHOLE, limit * WHOLE);
+        run
+    }
+
+    /// As used, and of a sudden answers take so long: the level is lowered.
+    fn fallen(took_ms: u64) -> Self {
+        let mut run = Self::used(60);
+        assert!(run.step(20, slice(24, took_ms, 9)).window);
+        assert_eq!((run.learner.phase, run.learner.sudden), (Phase::Drain, true));
+        run
+    }
+
     fn pass(&mut self, windows: u32, window: Window) {
         for _ in 0..windows {
-            assert!(self.step(100, window), "a tenth of a second is a window");
+            assert!(self.step(100, window).window, "a tenth of a second is a window");
         }
     }
 
@@ -221,10 +261,109 @@ fn a_service_that_is_slower_without_a_queue_is_believed_and_its_limit_given_back
 }
 
 #[test]
+fn what_takes_much_longer_of_a_sudden_is_not_waited_for() {
+    for (answers, took_ms, refused, expected) in [
+        (24, 30, 1, true),
+        (23, 30, 1, false),
+        // Nothing queues that this limit let in.
+        (24, 30, 0, false),
+        // A window is soon enough for that.
+        (24, 16, 1, false),
+        (24, 18, 1, true),
+    ] {
+        let mut run = Run::used(60);
+        let window = run.step(20, slice(answers, took_ms, refused)).window;
+        assert_eq!((window, run.learner.sudden), (expected, expected), "{answers} of {took_ms} ms");
+    }
+    // Where they always differ by that much, it says nothing.
+    for (took_ms, expected) in [(33, false), (70, true)] {
+        let mut run = Run::used(60);
+        run.slices(200, 10, 5);
+        run.step(20, slice(24, took_ms, 1));
+        assert_eq!(run.learner.sudden, expected, "{took_ms} ms");
+    }
+}
+
+#[test]
+fn a_sudden_fall_is_to_what_is_being_answered() {
+    // 1,200 a second of 13 ms each; and 60 in proportion, when so many were under way before.
+    let run = Run::fallen(20);
+    assert_eq!((run.limit(), run.learner.reason()), (39, Reason::Latency));
+    assert_eq!(run.learner.limit / WHOLE, 60, "it is only a suspicion");
+    let mut growing = Run::used(60);
+    growing.learner.pressed = false;
+    growing.step(20, slice(24, 20, 9));
+    assert_eq!(growing.limit(), 15);
+    // What has become slower of a sudden answers next to nothing at first.
+    growing = Run::used(60);
+    growing.learner.pressed = false;
+    growing.step(90, slice(24, 100, 9));
+    assert_eq!(growing.limit(), 10);
+}
+
+#[test]
+fn a_level_lowered_of_a_sudden_stays_when_answers_come_sooner_then() {
+    let mut run = Run::fallen(20);
+    run.level(13);
+    assert_eq!((run.limit(), run.base_ms(), run.learner.phase), (39, 10, Phase::Steady));
+    // With room to spare, it was a little too low.
+    let mut run = Run::fallen(40);
+    assert_eq!(run.limit(), 19);
+    run.level(10);
+    assert_eq!(run.limit(), 24);
+}
+
+#[test]
+fn a_service_that_is_slower_of_a_sudden_is_believed_when_half_of_it_takes_as_long() {
+    let mut run = Run::fallen(40);
+    run.level(40);
+    assert_eq!((run.base_ms(), run.limit(), run.learner.phase), (40, 60, Phase::Steady));
+    // If it is not plain, a probe goes on from there.
+    let mut run = Run::fallen(40);
+    run.level(29);
+    assert_eq!((run.learner.phase, run.limit(), run.learner.sudden), (Phase::Drain, 9, false));
+    run.level(29);
+    assert_eq!((run.base_ms(), run.limit()), (29, 60));
+}
+
+#[test]
+fn what_was_under_way_before_a_sudden_fall_says_how_long_the_queue_was() {
+    let mut run = Run::fallen(40);
+    let mut draining = window(10, 60, 5);
+    draining.busy = 50;
+    assert_eq!(run.step(20, draining), Used::default(), "it is kept until all of it has come");
+    draining.busy = 5;
+    assert!(run.step(20, draining).window);
+    assert_eq!((run.learner.phase, run.learner.prior_us), (Phase::Settle, 60_000));
+}
+
+#[test]
+fn a_first_fall_that_is_sudden_has_been_looked_at_and_needs_no_probe_yet() {
+    let mut run = Run::quiet(RULE);
+    run.slices(60, 10, 0);
+    run.learner.sliced_ns = run.now_ns;
+    assert_eq!(run.learner.phase, Phase::Ramp);
+    assert!(run.step(20, slice(24, 18, 9)).window);
+    run.level(13);
+    let since = run.until_probe(window(50, 13, 50));
+    assert!((40..=52).contains(&since), "{since}");
+}
+
+#[test]
+fn without_any_queue_it_grows_twice_as_fast() {
+    for (took_ms, least, most) in [(10, 67, 67), (12, 63, 63)] {
+        let mut run = Run::used(60);
+        run.learner.short_us = u32::try_from(took_ms * 1_000).unwrap();
+        run.pass(1, window(50, took_ms, 1));
+        assert!((least..=most).contains(&run.limit()), "{} of {took_ms} ms", run.limit());
+    }
+}
+
+#[test]
 fn a_learner_is_the_same_after_it_was_put_away() {
     let mut run = Run::steady();
     for _ in 0..60 {
-        run.step(100, window(50, 15, 50));
+        run.step(20, slice(24, 15, 50));
         assert_eq!(Learner::unpack(run.learner.pack()), run.learner);
     }
 }

@@ -86,3 +86,33 @@ fn a_window_begins_with_what_is_under_way_and_nothing_else() {
     assert_eq!(gate.answers.load(Relaxed) + gate.refused.load(Relaxed), 0);
     assert_eq!((gate.sum_us.load(Relaxed), gate.peak.load(Relaxed)), (0, 6));
 }
+
+#[test]
+fn answers_that_are_slow_of_a_sudden_lower_the_limit_before_a_window_ends() {
+    let hold = hold();
+    let mut now = Instant::from_nanos(1_000_000_000);
+    let gate = hold.gate();
+    let mut answer = |n: usize, took_ms: u64, ms: u64| {
+        let seats: Vec<_> = (0..n).filter_map(|_| hold.enter(&RULE, Priority::Normal)).collect();
+        let took = Duration::from_millis(took_ms);
+        for seat in seats {
+            seat.settle(Verdict::Responded { status: 200, took, timed: true });
+        }
+        now = now + Duration::from_millis(ms);
+        hold.tick(&RULE, now);
+        (gate.slice_answers.load(Relaxed), gate.slice_us.load(Relaxed))
+    };
+    answer(0, 0, 0);
+    for _ in 0..60 {
+        answer(30, 10, 20);
+    }
+    let looked = (0..9).any(|_| answer(30, 10, 20) == (0, 0));
+    assert!(looked, "a slice ends with enough answers");
+    let before = gate.limit.load(Relaxed);
+    assert_eq!(answer(10, 10, 20), (10, 100_000), "too few to say anything");
+    assert_eq!(answer(20, 10, 20), (0, 0), "and now it has been looked at");
+    assert_eq!(answer(50, 90, 20), (0, 0));
+    let after = gate.limit.load(Relaxed);
+    assert!(after < before, "{after} after {before}");
+    assert_eq!(gate.answers.load(Relaxed), 0, "its window ended with it");
+}
