@@ -75,6 +75,7 @@ impl Written {
                 routes: routes(document, reader),
                 shed: table(document, reader, "shed"),
                 nodes: store.redis.as_ref().map(|redis| redis.nodes),
+                proxied: store.redis.as_ref().is_some_and(|redis| redis.proxied),
                 zone: server.zone.clone(),
             },
             server,

@@ -56,7 +56,7 @@ pub(crate) fn compile(draft: Draft) -> Result<Plan, Vec<Problem>> {
     let table = Table::new(matchers, &mut work.problems);
     let Work { upstreams, replies, problems, .. } = work;
     if problems.is_empty() {
-        Ok(Plan { routes, upstreams, replies, limits, shed, rules, table })
+        Ok(Plan { routes, upstreams, replies, limits, proxied: draft.proxied, shed, rules, table })
     } else {
         Err(problems)
     }

@@ -36,6 +36,8 @@ pub struct Draft {
     pub routes: Vec<(String, RouteSpec, Specs)>,
     /// How many gateways share the store of counts; None: there is no store.
     pub nodes: Option<u32>,
+    /// Something stands before that store that hides when it restarts.
+    pub proxied: bool,
     /// The node's own bounds.
     pub shed: ShedSpec,
     /// The zone that this gateway is in.

@@ -13,12 +13,12 @@ use tokio::time::{Interval, MissedTickBehavior};
 use super::client::Client;
 use super::find::{Found, find};
 use super::lines::{Lines, Way};
-use super::link::{HIDDEN, Link, Load, Outcome, node};
+use super::link::{Link, Load, Outcome, node};
 use super::overrides::{SHARD, Written, meant};
 use super::{Order, Report, Setting, State, Wake, locked};
 use crate::clock::Clock;
 use crate::event::event;
-use crate::observe::exposition::{STORE_COMMANDS, STORE_LOSSES};
+use crate::observe::exposition::{STORE_COMMANDS, STORE_LOOKS, STORE_LOSSES};
 
 /// Between two tries to connect: twice as long after each, up to a bound.
 const AGAIN_MIN: Duration = Duration::from_millis(50);
@@ -27,8 +27,9 @@ const AGAIN_MAX: Duration = Duration::from_millis(500);
 /// A server that says that another has the shard is asked again no sooner than this.
 const SOON: Duration = Duration::from_millis(5);
 
-/// How often to look for numbers of single keys.
-const POLL: Duration = Duration::from_millis(900);
+/// How often to look for numbers of single keys: a change is to hold everywhere within half a
+/// second, and an answer takes some of it.
+const POLL: Duration = Duration::from_millis(480);
 
 #[derive(Debug)]
 pub(super) struct Clerk {
@@ -207,9 +208,9 @@ impl Clerk {
             Happened::Made { life, made } => {
                 let (link, why) = match made {
                     Ok(link) => {
-                        if link.run == HIDDEN {
+                        if link.is_veiled() {
                             // Something in between: strict counts can't tell when it restarts.
-                            event!("store_run_hidden");
+                            event!("store_run_hidden", unless = "store.redis.proxied");
                         }
                         (Some(link), None)
                     }
@@ -411,6 +412,7 @@ impl Clerk {
             self.written = written;
             self.take_up();
         }
+        counter!(STORE_LOOKS).increment(1);
     }
 
     /// Count by these numbers, as far as they mean something under the present plan.

@@ -173,11 +173,12 @@ impl Limits {
         (!names.is_empty()).then_some(names)
     }
 
-    pub(crate) fn promises(&self) -> impl Iterator<Item = Promise> {
-        self.all.iter().filter_map(|Named { name, spec, meaning }| {
+    pub(crate) fn promises(&self, proxied: bool) -> impl Iterator<Item = Promise> {
+        self.all.iter().filter_map(move |Named { name, spec, meaning }| {
             let meaning = meaning.as_ref()?;
-            let (meter, lost) = (meaning.meter, meaning.shared.as_ref().map(Shared::loss));
-            Some(Promise::of(name, spec, meter.quota(), meter.window(), lost))
+            let meter = meaning.meter;
+            let store = meaning.shared.as_ref().map(|shared| shared.bound(proxied));
+            Some(Promise::of(name, spec, meter.quota(), meter.window(), store))
         })
     }
 

@@ -11,7 +11,8 @@ use toml::{Table, Value};
 fn draft(mut file: Table) -> Draft {
     let nodes = file.remove("nodes").map(|nodes| nodes.try_into().expect("a number"));
     let zone = file.remove("zone").map(|zone| zone.try_into().expect("a text"));
-    let mut draft = Draft { nodes, zone, ..Draft::default() };
+    let proxied = file.remove("proxied").is_some_and(|is| is.try_into().expect("true or false"));
+    let mut draft = Draft { nodes, proxied, zone, ..Draft::default() };
     if let Some(shed) = file.remove("shed") {
         draft.shed = shed.try_into().expect("bounds of the node");
     }
