@@ -223,6 +223,10 @@ impl Blocks {
             Ring::unpack(word)?.level(sliding, |cell| near.word(cell), now)
         });
         let level = near.unwrap_or_else(|| sliding.level(&self.words(key, now), now));
+        if level.left < cost && first.is_none() {
+            // Nobody comes to take from it, which counts the others.
+            self.own.table.shares(block_key(key, 0));
+        }
         match level.left.checked_sub(cost) {
             // What is taken now is the last to come back.
             Some(left) if level.reset.is_zero() => Ok(Level { left, reset: sliding.window() }),
@@ -404,6 +408,9 @@ impl Words for Own<'_> {
         let took = !idle(self.blocks.marks.until(self.key), self.now);
         let from = took.then(|| self.blocks.spare.table.look(self.spare)).flatten();
         let from = from.map(|(place, _)| self.blocks.spare.block(place));
+        if from.is_some() {
+            self.blocks.own.table.shares(self.key);
+        }
         let ring = if from.is_some() { 0 } else { self.ring };
         for (i, cell) in self.blocks.own.block(place).iter().enumerate() {
             let word = from.and_then(|from| from.get(i)).map_or(0, |cell| cell.load(SeqCst));

@@ -336,7 +336,13 @@ impl Ledger {
                     Err(wait) => Err((single.level(word, now, clock), wait)),
                 }
             }
-            Err(wait) => Err((single.level(word, now, clock), wait)),
+            Err(wait) => {
+                // Nobody comes to take from it, which counts the others.
+                if own.is_none() && word != 0 {
+                    self.buckets.shares(key.hash);
+                }
+                Err((single.level(word, now, clock), wait))
+            }
         }
     }
 

@@ -103,6 +103,11 @@ impl Table {
         self.tally.figures(self.capacity())
     }
 
+    /// The key is judged by what it shares with others.
+    pub(super) fn shares(&self, key: u64) {
+        self.tally.full(key);
+    }
+
     /// The key's value, if it is here and not just changing hands.
     pub(crate) fn value(&self, key: u64) -> Option<u64> {
         self.look(key).map(|(_, value)| value)

@@ -411,3 +411,31 @@ proptest! {
         }
     }
 }
+
+#[test]
+fn who_has_no_place_is_counted_in_taking_and_in_looking() {
+    let hour = || "1/h".parse().unwrap();
+    for meter in [
+        Meter::Bucket(Gcra::new(hour(), 1).unwrap()),
+        Meter::Fixed(Fixed::every(1, core::time::Duration::from_secs(3600)).unwrap()),
+    ] {
+        let ledger = Ledger::new(64, [0; 16]);
+        let figures = || ledger.tables().next().map(|(_, f)| (f.held, f.full)).unwrap();
+        let asks = 1000;
+        for n in 1..=asks {
+            let _ = ledger.take(at(600_000), key(n), meter, 1);
+        }
+        let (held, full) = figures();
+        assert!(held > 32 && held + full == asks, "{meter:?}: {held} and {full}");
+        let mut refused = 0;
+        for n in asks + 1..=2 * asks {
+            refused += u64::from(ledger.peek(at(600_000), key(n), meter, 1).is_err());
+        }
+        assert!(refused > 900, "{meter:?}: {refused}");
+        assert_eq!(figures(), (held, full + refused), "{meter:?}");
+        // Who has a place is judged by its own.
+        let own = (1..=asks).filter(|n| ledger.buckets.value(key(*n).hash).is_some());
+        own.for_each(|n| drop(ledger.peek(at(600_000), key(n), meter, 1)));
+        assert_eq!(figures(), (held, full + refused), "{meter:?}");
+    }
+}

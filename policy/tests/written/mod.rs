@@ -22,6 +22,10 @@ fn draft(mut file: Table) -> Draft {
     for (name, value) in section(&mut file, "limit") {
         draft.limits.push((name, value.try_into().expect("a limit")));
     }
+    for (name, value) in section(&mut file, "tenant") {
+        let limits = value.get("limits").cloned().expect("limits of the tenant");
+        draft.tenants.push((name, limits.try_into().expect("names of limits")));
+    }
     for (name, value) in section(&mut file, "route") {
         let Value::Table(all) = value else { panic!("a route is a table") };
         let filter = |key: &str| FILTERS.iter().any(|(name, _)| *name == key);
