@@ -286,7 +286,7 @@ fn look(ask: &Ask<'_>, space: &[Option<Counted<'_>>], flight: &mut Flight) -> Op
         if meaning.shadow || meaning.shared.is_some() {
             continue;
         }
-        match ask.ledger.peek(ask.now, *key, meaning.meter, *cost) {
+        match ask.ledger.look(ask.now, *key, meaning.meter, *cost) {
             Ok(_) => {}
             Err((level, wait)) => {
                 let level = Level { reset: wait, ..level };

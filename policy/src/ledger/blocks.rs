@@ -223,10 +223,6 @@ impl Blocks {
             Ring::unpack(word)?.level(sliding, |cell| near.word(cell), now)
         });
         let level = near.unwrap_or_else(|| sliding.level(&self.words(key, now), now));
-        if level.left < cost && first.is_none() {
-            // Nobody comes to take from it, which counts the others.
-            self.own.table.shares(block_key(key, 0));
-        }
         match level.left.checked_sub(cost) {
             // What is taken now is the last to come back.
             Some(left) if level.reset.is_zero() => Ok(Level { left, reset: sliding.window() }),
@@ -234,6 +230,11 @@ impl Blocks {
             None if cost == 1 => Err((level, level.reset)),
             None => Err((level, sliding.wait(&self.words(key, now), now, cost))),
         }
+    }
+
+    /// Before it could take.
+    pub(super) fn refused(&self, key: CountKey) {
+        self.own.table.refused(block_key(key, 0));
     }
 
     pub(super) fn give_back(&self, loans: &Loans, sliding: Sliding) {

@@ -336,14 +336,29 @@ impl Ledger {
                     Err(wait) => Err((single.level(word, now, clock), wait)),
                 }
             }
-            Err(wait) => {
-                // Nobody comes to take from it, which counts the others.
-                if own.is_none() && word != 0 {
-                    self.buckets.shares(key.hash);
+            Err(wait) => Err((single.level(word, now, clock), wait)),
+        }
+    }
+
+    /// The same before taking: whoever is refused here, by what it shares, is counted here. Taking
+    /// counts the others.
+    pub(crate) fn look(
+        &self,
+        clock: Now,
+        key: CountKey,
+        meter: Meter,
+        cost: u32,
+    ) -> Result<Level, (Level, Duration)> {
+        let seen = self.peek(clock, key, meter, cost);
+        if seen.is_err() {
+            match meter {
+                Meter::Sliding(_) => self.prepare().refused(key),
+                Meter::Bucket(_) | Meter::Queue(_) | Meter::Fixed(_) => {
+                    self.buckets.refused(key.hash);
                 }
-                Err((single.level(word, now, clock), wait))
             }
         }
+        seen
     }
 
     /// Gives back what was just taken. When another worker has taken from the same bucket since,

@@ -108,6 +108,13 @@ impl Table {
         self.tally.full(key);
     }
 
+    /// The key is refused, and if it is not here, by what it shares.
+    pub(super) fn refused(&self, key: u64) {
+        if !self.holds(key) {
+            self.shares(key);
+        }
+    }
+
     /// The key's value, if it is here and not just changing hands.
     pub(crate) fn value(&self, key: u64) -> Option<u64> {
         self.look(key).map(|(_, value)| value)

@@ -429,13 +429,14 @@ fn who_has_no_place_is_counted_in_taking_and_in_looking() {
         assert!(held > 32 && held + full == asks, "{meter:?}: {held} and {full}");
         let mut refused = 0;
         for n in asks + 1..=2 * asks {
-            refused += u64::from(ledger.peek(at(600_000), key(n), meter, 1).is_err());
+            refused += u64::from(ledger.look(at(600_000), key(n), meter, 1).is_err());
         }
         assert!(refused > 900, "{meter:?}: {refused}");
         assert_eq!(figures(), (held, full + refused), "{meter:?}");
+        assert!(ledger.peek(at(600_000), key(2 * asks), meter, 1).is_err(), "told, not counted");
         // Who has a place is judged by its own.
         let own = (1..=asks).filter(|n| ledger.buckets.value(key(*n).hash).is_some());
-        own.for_each(|n| drop(ledger.peek(at(600_000), key(n), meter, 1)));
+        own.for_each(|n| drop(ledger.look(at(600_000), key(n), meter, 1)));
         assert_eq!(figures(), (held, full + refused), "{meter:?}");
     }
 }
