@@ -133,6 +133,19 @@ impl Cluster {
         }
     }
 
+    /// A field of a hash, from whoever has it.
+    ///
+    /// # Panics
+    /// When nobody has.
+    #[must_use]
+    pub fn get(&self, key: &str, field: &str) -> String {
+        let get = |node: &Redis| {
+            let told = node.ask(&["HGET", key, field]);
+            (!told.starts_with("-MOVED")).then_some(told)
+        };
+        self.nodes.iter().find_map(get).unwrap_or_else(|| panic!("nobody has {key}"))
+    }
+
     /// `"127.0.0.1:7000", "127.0.0.1:7001", …`
     #[must_use]
     pub fn addrs(&self) -> String {

@@ -101,6 +101,46 @@ fn slots_that_move_between_primaries_cost_nobody_an_error() {
     }
 }
 
+#[test]
+fn strict_counts_go_along_with_slots_that_move_and_not_with_what_is_lost() {
+    let Some(mut cluster) = Cluster::start() else { return };
+    let limit = format!("rate = \"{RATE}/s\"\nburst = {RATE}\n");
+    let strict = "kind = \"sliding\"\nrate = \"3000/h\"\nstrict = true\n";
+    let gateways = three(&config(&clustered(&cluster), RATE, "closed").replace(&limit, strict));
+    let ask = |key: u32| {
+        let mut client = gateways[key as usize % 3].client();
+        client.ask("/", &format!("X-Key: {key}\r\n")).status() == 200
+    };
+    let counted = |key: u32| eventually("a key that is counted", || ask(key).then_some(()));
+    (0..24).for_each(counted);
+    let fences = |cluster: &Cluster| -> Vec<String> {
+        let fence = |shard| cluster.get(&format!("sluice:{{s{shard:03}}}"), "fence");
+        (0..64).map(fence).collect()
+    };
+    let before = fences(&cluster);
+    let seen = thread::scope(|scope| {
+        let load = scope.spawn(|| Load { keys: 24, rate: 600, ..SHORT }.run(&gateways));
+        cluster.reshard(0, 1);
+        load.join().expect("the load")
+    });
+    assert_eq!(count(&seen, 500..600), 0);
+    // Those that moved, in the old and in the new, and keys that nobody has asked for yet.
+    (0..48).for_each(counted);
+    assert_eq!(fences(&cluster), before, "nothing was lost");
+    let theirs = cluster.nodes[1].count("sluice:*fair:*");
+    assert!((1..48).contains(&theirs), "{theirs} of 48 keys lie there");
+    cluster.nodes[1].kill();
+    eventually("the loss to be noticed", || (state(&gateways[0]) == "lost").then_some(()));
+    cluster.nodes[1].restart();
+    gateways.iter().for_each(|sluice| wait_for_store(sluice, "up"));
+    let mut admitted = BTreeSet::new();
+    eventually("each of the others to be counted", || {
+        admitted.extend((0..48).filter(|key| ask(*key)));
+        assert!(admitted.len() <= 48 - theirs, "{theirs} are full for an hour: {admitted:?}");
+        (admitted.len() == 48 - theirs).then_some(())
+    });
+}
+
 /// Requests that waited for the store in vain.
 fn gave_up(sluice: &Sluice) -> f64 {
     sluice.metrics()["sluice_store_degraded_decisions_total{decision=\"refused\"}"]

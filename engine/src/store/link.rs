@@ -13,6 +13,7 @@ use sluice_policy::keeper::Batch;
 use sluice_policy::mechanism::lease::{Message, Reply};
 
 use super::client::Entry;
+use super::vouch::Standing;
 
 const SCRIPT: &str = include_str!("reserve.lua");
 
@@ -31,6 +32,8 @@ pub(super) struct Link {
     connection: MultiplexedConnection,
     /// Which run of a server this is: another one may have lost what this one knew.
     pub(super) run: String,
+    /// As of when it was made.
+    pub(super) standing: Standing,
     script: String,
     node: String,
     /// As the configuration says: then nothing is asked of it that a proxy may not know.
@@ -43,6 +46,8 @@ pub(super) struct Load {
     pub(super) batch: Batch,
     /// To a server that does not hold its shard yet: the one that does has sent us there.
     pub(super) asking: bool,
+    /// The run that all of its shard was carried over from, where that is known.
+    pub(super) from: Option<String>,
 }
 
 /// How the script is called.
@@ -104,7 +109,8 @@ impl Link {
         if entry.proxied {
             let script = through(&mut connection).await?;
             let run = HIDDEN.to_owned();
-            return Ok(Some(Self { connection, run, script, node, proxied: true }));
+            let standing = Standing::default();
+            return Ok(Some(Self { connection, run, standing, script, node, proxied: true }));
         }
         let mut asked = pipe();
         asked.cmd("INFO").arg("server").cmd("INFO").arg("replication");
@@ -114,9 +120,10 @@ impl Link {
         if role.lines().any(|line| line.trim() == "role:slave") {
             return Ok(None);
         }
+        let standing = Standing::read(&role);
         let run = about.lines().find_map(|line| line.strip_prefix("run_id:"));
         let run = run.unwrap_or(HIDDEN).trim().to_owned();
-        Ok(Some(Self { connection, run, script, node, proxied: false }))
+        Ok(Some(Self { connection, run, standing, script, node, proxied: false }))
     }
 
     /// Something in between hides which run this is, and nobody has said that it would.
@@ -153,7 +160,7 @@ impl Link {
             if load.asking {
                 pipeline.add_command(cmd("ASKING"));
             }
-            pipeline.add_command(self.command(&load.batch, call));
+            pipeline.add_command(self.command(&load, call));
         }
         let count = pipeline.len();
         let told = match self.connection.send_packed_commands(&pipeline, 0, count).await {
@@ -182,7 +189,8 @@ impl Link {
         cmd("SCRIPT").arg("LOAD").arg(SCRIPT).exec_async(&mut self.connection).await
     }
 
-    fn command(&self, batch: &Batch, call: Call) -> Cmd {
+    fn command(&self, load: &Load, call: Call) -> Cmd {
+        let Load { batch, from, .. } = load;
         let mut command = match call {
             Call::ByHash => cmd("EVALSHA").arg(&self.script).to_owned(),
             Call::Whole => cmd("EVAL").arg(SCRIPT).to_owned(),
@@ -192,7 +200,11 @@ impl Link {
         for (key, _) in &batch.keys {
             command.arg(format!("sluice:{key}"));
         }
-        command.arg(&self.run).arg(&self.node).arg(0);
+        match from {
+            Some(from) => command.arg(format!("{}<{from}", self.run)),
+            None => command.arg(&self.run),
+        };
+        command.arg(&self.node).arg(0);
         for (_, message) in &batch.keys {
             arguments(&mut command, message);
         }

@@ -351,6 +351,10 @@ fn only_those_that_took_from_a_shared_count_begin_with_what_it_owes() {
         let looks = |ms, n| ledger.peek(at(ms), key(n), long, 1).is_ok();
         assert!(!looks(7_201_000, others.next().unwrap()), "no place, and nothing left");
         // Those before are forgotten, so everybody finds a place; a look says so, too.
+        let judged = || ledger.tables().map(|(_, figures)| figures.full).sum::<u64>();
+        let before = judged();
+        assert!(!takes(&ledger, 7_209_000, 9999, long), "{long:?}");
+        assert_eq!(judged(), before + 1, "by what it shares, though it has a place: {long:?}");
         let mut other = |ms| {
             let n = others.next().unwrap();
             looks(ms, n) && takes(&ledger, ms, n, long)
