@@ -130,7 +130,12 @@ fn strict_counts_go_along_with_slots_that_move_and_not_with_what_is_lost() {
     let theirs = cluster.nodes[1].count("sluice:*fair:*");
     assert!((1..48).contains(&theirs), "{theirs} of 48 keys lie there");
     cluster.nodes[1].kill();
-    eventually("the loss to be noticed", || (state(&gateways[0]) == "lost").then_some(()));
+    for (key, sluice) in (0..).zip(&gateways) {
+        eventually("the loss to be noticed", || {
+            (0..16).for_each(|n| drop(ask(3 * n + key)));
+            (state(sluice) == "lost").then_some(())
+        });
+    }
     cluster.nodes[1].restart();
     gateways.iter().for_each(|sluice| wait_for_store(sluice, "up"));
     let mut admitted = BTreeSet::new();
