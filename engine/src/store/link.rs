@@ -160,7 +160,7 @@ impl Link {
             if load.asking {
                 pipeline.add_command(cmd("ASKING"));
             }
-            pipeline.add_command(self.command(&load, call));
+            pipeline.add_command(self.command(load, call));
         }
         let count = pipeline.len();
         let told = match self.connection.send_packed_commands(&pipeline, 0, count).await {

@@ -134,7 +134,8 @@ impl PlacesPromise {
         let (bound, over_max) = match store {
             None => ("0 over, over all workers of this node".to_owned(), Some(0)),
             Some(CutOff { nodes, before, alone }) => {
-                let alone = alone.map_or("as many as come".to_owned(), |n| format!("{n} at most"));
+                let alone =
+                    alone.map_or_else(|| "as many as come".to_owned(), |n| format!("{n} at most"));
                 let bound = format!(
                     "0 over, over all gateways while each reaches Redis; what is in progress on one \
                      that has not for {} counts no longer, at most {before} on {nodes} gateways; \

@@ -421,7 +421,7 @@ fn who_has_no_place_is_counted_in_taking_and_in_looking() {
     let hour = || "1/h".parse().unwrap();
     for meter in [
         Meter::Bucket(Gcra::new(hour(), 1).unwrap()),
-        Meter::Fixed(Fixed::every(1, core::time::Duration::from_secs(3600)).unwrap()),
+        Meter::Fixed(Fixed::every(1, Duration::from_secs(3600)).unwrap()),
     ] {
         let ledger = Ledger::new(64, [0; 16]);
         let figures = || ledger.tables().next().map(|(_, f)| (f.held, f.full)).unwrap();
@@ -440,7 +440,9 @@ fn who_has_no_place_is_counted_in_taking_and_in_looking() {
         assert!(ledger.peek(at(600_000), key(2 * asks), meter, 1).is_err(), "told, not counted");
         // Who has a place is judged by its own.
         let own = (1..=asks).filter(|n| ledger.buckets.value(key(*n).hash).is_some());
-        own.for_each(|n| drop(ledger.look(at(600_000), key(n), meter, 1)));
+        for n in own {
+            let _ = ledger.look(at(600_000), key(n), meter, 1);
+        }
         assert_eq!(figures(), (held, full + refused), "{meter:?}");
     }
 }
