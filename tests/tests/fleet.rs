@@ -76,7 +76,8 @@ fn a_primary_that_dies_is_failed_over_and_its_replica_counts_on() {
 #[test]
 fn slots_that_move_between_primaries_cost_nobody_an_error() {
     let Some(cluster) = Cluster::start() else { return };
-    let gateways = three(&config(&clustered(&cluster), RATE, "closed"));
+    // Enough for what comes at once from a machine that has no time for a while.
+    let gateways = three(&config(&clustered(&cluster), 10 * RATE, "closed"));
     let load = Load { keys: 24, rate: 600, ..SHORT };
     let seen = thread::scope(|scope| {
         let load = scope.spawn(|| load.run(&gateways));

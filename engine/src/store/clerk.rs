@@ -31,6 +31,7 @@ const SOON: Duration = Duration::from_millis(5);
 /// How often to look for numbers of single keys: a change is to hold everywhere within half a
 /// second, and an answer takes some of it.
 const POLL: Duration = Duration::from_millis(480);
+const _: () = assert!(POLL.as_millis() <= 480, "half a second is promised");
 
 #[derive(Debug)]
 pub(super) struct Clerk {
