@@ -112,7 +112,10 @@ impl Filter for RateLimit {
         {
             return verdict;
         }
-        if let Err((refused, wait)) = self.take_all(ask, space, flight) {
+        let taken = self.take_all(ask, space, flight);
+        // A later filter may wait for the store on its own account.
+        flight.parked = None;
+        if let Err((refused, wait)) = taken {
             self.undo(ask, rule, flight);
             return refused.refuse(ask, wait, flight);
         }

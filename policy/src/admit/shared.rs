@@ -264,11 +264,7 @@ pub(super) fn ready(
             }
         }
     }
-    let Some(rule) = wait else {
-        // A later filter may wait for the store on its own account.
-        flight.parked = None;
-        return None;
-    };
+    let rule = wait?;
     if first {
         leases.parked(rule);
     }
