@@ -74,7 +74,10 @@ impl Written {
                 limits: each(document, reader, "limit", PLACEHOLDER_LIMIT),
                 routes: routes(document, reader),
                 shed: table(document, reader, "shed"),
+                // Nobody tells tenants apart in this version.
+                tenants: Vec::new(),
                 nodes: store.redis.as_ref().map(|redis| redis.nodes),
+                proxied: store.redis.as_ref().is_some_and(|redis| redis.proxied),
                 zone: server.zone.clone(),
             },
             server,

@@ -8,6 +8,7 @@ use sluice_policy::plan::Plan;
 use sluice_policy::unit::{ByteSize, Span};
 
 use crate::document::Document;
+use crate::store::RedisTable;
 use crate::written::ServerTable;
 
 /// A place, what is odd there, and what to do about it.
@@ -50,7 +51,8 @@ pub(crate) fn findings(document: &Document<'_>, server: &ServerTable) -> Vec<Fin
 }
 
 /// Limits of a store that can't be kept as written, or not well.
-pub(crate) fn stored(document: &Document<'_>, plan: &Plan, nodes: u32) -> Vec<Finding> {
+pub(crate) fn stored(document: &Document<'_>, plan: &Plan, redis: &RedisTable) -> Vec<Finding> {
+    let nodes = redis.nodes;
     let mut found = Vec::new();
     let mut warn = |path: &str, message: String, hint: String| {
         found.push((path.to_owned(), message, hint));
@@ -74,6 +76,14 @@ pub(crate) fn stored(document: &Document<'_>, plan: &Plan, nodes: u32) -> Vec<Fi
             let message = "gateways hold parts of it for longer than its window".to_owned();
             let hint = "up to a quarter of it stays unused; write a period of 1s or more";
             warn(&path, message, hint.to_owned());
+        }
+        if terms.strict && redis.proxied {
+            let message = format!(
+                "the proxy before Redis hides its restarts, and what they lose: up to {} more then",
+                terms.capacity
+            );
+            let hint = "reach Redis itself for it, or take `strict` out and accept that";
+            warn(&format!("{path}.strict"), message, hint.to_owned());
         }
         let lost = document.text_at(&format!("{path}.lost")).unwrap_or("local");
         if lost == "local" && document.at(&["store", "redis", "nodes"]).is_none() {

@@ -111,6 +111,8 @@ pub struct RedisStore {
     pub certificate: Option<(PathBuf, PathBuf)>,
     /// How many gateways share it.
     pub nodes: u32,
+    /// What stands before it hides when it restarts.
+    pub proxied: bool,
 }
 
 /// How to find the server that holds a key.
@@ -193,6 +195,7 @@ impl From<RedisTable> for RedisStore {
             ca: table.ca,
             certificate: table.certificate.zip(table.certificate_key),
             nodes: table.nodes,
+            proxied: table.proxied,
         }
     }
 }

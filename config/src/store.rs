@@ -57,6 +57,11 @@ pub(crate) struct RedisTable {
     #[serde(default = "one")]
     #[schemars(range(min = 1, max = 1000))]
     pub(crate) nodes: u32,
+    /// A proxy stands before it, such as Envoy or twemproxy, that does not tell when the Redis
+    /// behind it restarts. What such a proxy does not pass on is then not asked. `strict` limits
+    /// need to know, and can't be kept as written. Only with `url`.
+    #[serde(default)]
+    pub(crate) proxied: bool,
 }
 
 /// The most gateways that may share a store.
@@ -98,6 +103,9 @@ pub(crate) fn check(document: &Document<'_>, reader: &mut Reader, store: &StoreT
     }
     if redis.sentinels.is_none() && redis.sentinel_password.is_some() {
         wrong(".sentinel_password", "there are no Sentinels", "take it out");
+    }
+    if redis.url.is_none() && redis.proxied {
+        wrong(".proxied", "what these name is reached itself", "take it out, or write url");
     }
     if redis.user.is_some() && redis.password.is_none() {
         wrong(".user", "has no password", "write password = \"env:NAME\" or \"file:PATH\"");
@@ -285,6 +293,8 @@ mod tests {
             (&[cluster, "sentinel_password = \"env:P\""], Some("there are no Sentinels")),
             (&[one, "user = \"u\""], Some("has no password")),
             (&[one, "password = \"hunter2\""], Some("a secret does not stand in the file itself")),
+            (&[one, "proxied = true"], None),
+            (&[cluster, "proxied = true"], Some("what these name is reached itself")),
             (&[tls, "tls = true"], Some("the address says it")),
             (&[one, "ca = \"/ca\""], Some("there is no TLS")),
             (

@@ -50,9 +50,10 @@ pub(crate) fn warnings(
         let message = "the admin API can be read from other machines".to_owned();
         warn("admin.listen", message, "listen on 127.0.0.1, or keep the port behind a firewall");
     }
-    let nodes = store.redis.as_ref().map_or(1, |redis| redis.nodes);
-    for (path, message, hint) in lint::stored(document, plan, nodes) {
-        warn(&path, message, &hint);
+    if let Some(redis) = &store.redis {
+        lint::stored(document, plan, redis)
+            .into_iter()
+            .for_each(|(path, what, hint)| warn(&path, what, &hint));
     }
     if server.trusted_proxies.iter().any(|network| network.bits() == 0) {
         let message = "every client may claim to be another".to_owned();

@@ -27,3 +27,31 @@ fn a_response_that_no_worker_has_room_for_is_never_kept() {
         assert!(warnings.iter().all(|w| w.line == line), "{warnings:?}");
     }
 }
+
+#[test]
+fn a_strict_limit_behind_a_proxy_is_told_of_at_its_own_line() {
+    let hides = |most: u32| {
+        format!(
+            "the proxy before Redis hides its restarts, and what they lose: up to {most} more then"
+        )
+    };
+    for (proxied, strict, expected) in [
+        ("proxied = true", "strict = true", vec![(12, hides(3))]),
+        ("proxied = true", "strict = false", vec![]),
+        ("proxied = false", "strict = true", vec![]),
+        ("", "strict = true", vec![]),
+    ] {
+        let text = format!(
+            "[server]\n[store.redis]\nurl = \"redis://a:1\"\nnodes = 3\n{proxied}\n\
+             [limit.codes]\nkind = \"sliding\"\nrate = \"3/h\"\nstore = \"redis\"\n\
+             lost = \"closed\"\n\n{strict}\n[route.r]\nmatch = \"/\"\n\
+             respond = {{ body = \"ok\" }}\nlimits = [\"codes\"]\n"
+        );
+        let warnings = parse(&text).unwrap().warnings;
+        let found: Vec<_> = warnings.iter().map(|w| (w.line, w.message.clone())).collect();
+        assert_eq!(found, expected, "{text}");
+        let advised = |hint: &str| hint.contains("Redis itself");
+        assert!(warnings.iter().all(|w| w.hint.as_deref().is_some_and(advised)), "{warnings:?}");
+        assert!(warnings.iter().all(|w| w.column == 10), "{warnings:?}");
+    }
+}

@@ -161,8 +161,14 @@ fn run(both: &mut Both, seed: u64) {
     let (mut now, mut run, mut skew) = (EPOCH, 1, 0);
     for step in 0..150 {
         now += [200, 5_000, 100_000, 900_000][usize::try_from(dice.below(4)).unwrap()];
+        let mut name = None;
         match dice.below(60) {
             0 => run += 1,
+            // To another server: by a move, or so it is said.
+            3 => {
+                run += 1;
+                name = Some(format!("r{run}<r{}", run - 1 - dice.below(2)));
+            }
             1 => skew = dice.below(20) * SEC,
             // A new configuration: other units, another capacity.
             2 => {
@@ -173,8 +179,8 @@ fn run(both: &mut Both, seed: u64) {
         }
         let i = usize::try_from(dice.below(4)).unwrap();
         let m = message(&mut dice, &mut nodes[i], terms, now);
-        let name = format!("n{i}");
-        let [real, modelled] = both.call(now + skew, &format!("r{run}"), &name, "k", &m);
+        let server = name.unwrap_or_else(|| format!("r{run}"));
+        let [real, modelled] = both.call(now + skew, &server, &format!("n{i}"), "k", &m);
         assert_eq!(real, modelled, "seed {seed} step {step} {m:?}");
         let node = &mut nodes[i];
         if m.seq == node.seq {

@@ -4,7 +4,7 @@ use core::time::Duration;
 use std::collections::BTreeMap;
 
 use crate::admit::Rules;
-use crate::admit::rate_limit::Limits;
+use crate::admit::named::{Limits, Whose};
 use crate::degrade::{Fallback, FallbackSpec, Source};
 use crate::draft::breaker::{BreakerSpec, EjectSpec};
 use crate::draft::{
@@ -36,16 +36,18 @@ pub(crate) fn compile(draft: Draft) -> Result<Plan, Vec<Problem>> {
     for (name, spec) in draft.upstreams {
         work.upstream(name, spec);
     }
-    let limits = Limits::compile(draft.limits, draft.nodes, &mut work.problems);
+    let mut limits = Limits::compile(draft.limits, draft.nodes, &mut work.problems);
+    limits.adopt_tenants(draft.tenants, &mut work.problems);
     let names: Vec<_> = draft.routes.iter().map(|(name, ..)| name.clone()).collect();
     limits.check_routes(&names, &mut work.problems);
     let mut rules = Rules::default();
     let (mut routes, mut matchers) = (Vec::new(), Vec::new());
     let defaults = limits.defaults();
     for (name, spec, mut specs) in draft.routes {
+        let whose = if specs.limits.is_some() { Whose::Route } else { Whose::Default };
         specs.limits = specs.limits.or_else(|| defaults.clone());
         let (path, key) = (format!("route.{name}"), RouteKey::of(&[&name]));
-        rules.push(specs, key, &path, &limits, &mut work.problems);
+        rules.push(specs, key, &path, (&limits, whose), &mut work.problems);
         let matcher = Matcher::compile(&spec, &path, &mut work.problems);
         matchers.extend(matcher.map(|matcher| (name.clone(), matcher)));
         let watched = limits.watching(&name);
@@ -56,7 +58,7 @@ pub(crate) fn compile(draft: Draft) -> Result<Plan, Vec<Problem>> {
     let table = Table::new(matchers, &mut work.problems);
     let Work { upstreams, replies, problems, .. } = work;
     if problems.is_empty() {
-        Ok(Plan { routes, upstreams, replies, limits, shed, rules, table })
+        Ok(Plan { routes, upstreams, replies, limits, proxied: draft.proxied, shed, rules, table })
     } else {
         Err(problems)
     }

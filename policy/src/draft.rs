@@ -32,10 +32,14 @@ use crate::unit::{BadUnit, Network, Span, two_lines};
 pub struct Draft {
     pub upstreams: Vec<(String, UpstreamSpec)>,
     pub limits: Vec<(String, LimitSpec)>,
+    /// The limits of tenants, on every route that names none itself.
+    pub tenants: Vec<(String, Vec<String>)>,
     /// Each route with the filters it turns on.
     pub routes: Vec<(String, RouteSpec, Specs)>,
     /// How many gateways share the store of counts; None: there is no store.
     pub nodes: Option<u32>,
+    /// Something stands before that store that hides when it restarts.
+    pub proxied: bool,
     /// The node's own bounds.
     pub shed: ShedSpec,
     /// The zone that this gateway is in.

@@ -10,9 +10,9 @@ use siphasher::sip::SipHasher13;
 
 use crate::admit::Rules;
 use crate::admit::associated::Watched;
-use crate::admit::bound::Promise;
+use crate::admit::bound::{PlacesPromise, Promise};
+use crate::admit::named::Limits;
 use crate::admit::overrides::Override;
-use crate::admit::rate_limit::Limits;
 use crate::cache;
 use crate::degrade::Fallback;
 use crate::draft::retry::Retry;
@@ -86,6 +86,8 @@ pub struct Plan {
     pub(crate) upstreams: Vec<Upstream>,
     pub(crate) replies: Vec<Reply>,
     pub(crate) limits: Limits,
+    /// Something before the store hides when it restarts.
+    pub(crate) proxied: bool,
     pub(crate) shed: crate::shed::node::Rule,
     pub(crate) rules: Rules,
     pub(crate) table: Table,
@@ -318,7 +320,13 @@ impl Plan {
 
     /// What each limit promises, for operators.
     pub fn promises(&self) -> impl Iterator<Item = Promise> {
-        self.limits.promises()
+        self.limits.promises(self.proxied)
+    }
+
+    /// The same of the requests in progress that routes bound.
+    pub fn places(&self) -> impl Iterator<Item = PlacesPromise> {
+        let routes = self.routes.iter().zip(self.rules.concurrency());
+        routes.filter_map(|(route, rule)| Some(rule?.promise(&route.name)))
     }
 
     /// The methods that routes take where this request went: for the `Allow` field of a 405. The

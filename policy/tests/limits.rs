@@ -79,6 +79,43 @@ fn who_asks_is_counted_apart_once_it_is_known() {
 }
 
 #[test]
+fn what_a_route_says_goes_before_what_a_tenant_has_and_that_before_the_default() {
+    // Each of them admits another number at once, so the number says which of them counts.
+    let limits = "[limit.base]\nrate = \"1/h\"\ndefault = true\n\
+                  [limit.gold]\nkind = \"sliding\"\nrate = \"2/h\"\n\
+                  [limit.silver]\nrate = \"3/h\"\nkey = [\"user|ip\"]\n\
+                  [limit.own]\nkind = \"fixed\"\nrate = \"4/h\"\n";
+    let tenants = "[tenant.acme]\nlimits = [\"gold\"]\n[tenant.init]\nlimits = [\"silver\"]\n\
+                   [tenant.free]\nlimits = []\n";
+    let bare = limits.replace("default = true", "default = false");
+    // (all limits, the tenants', the route's, who asks, how many of 9 are admitted)
+    for (limits, tenants, route, tenant, admitted) in [
+        (limits, "", "", None, 1),
+        (limits, "", "", Some("acme"), 1),
+        (limits, tenants, "", None, 1),
+        (limits, tenants, "", Some("nobody"), 1),
+        (limits, tenants, "", Some("acme"), 2),
+        (limits, tenants, "", Some("init"), 3),
+        (limits, tenants, "", Some("free"), 9),
+        (limits, "", "limits = [\"own\"]", Some("acme"), 4),
+        (limits, tenants, "limits = [\"own\"]", None, 4),
+        (limits, tenants, "limits = [\"own\"]", Some("acme"), 4),
+        (limits, tenants, "limits = [\"own\"]", Some("free"), 4),
+        (limits, tenants, "limits = [\"own\", \"gold\"]", Some("init"), 2),
+        (limits, tenants, "limits = []", Some("acme"), 9),
+        (&bare, tenants, "", None, 9),
+        (&bare, tenants, "", Some("acme"), 2),
+        (&bare, tenants, "limits = [\"own\"]", Some("acme"), 4),
+    ] {
+        let mut policy = policy(&format!("{limits}{tenants}"), route);
+        let who = tenant.map(|_| Identity { user: Some("ann"), tenant, claims: &[] });
+        let facts = Facts { identity: who.as_ref(), ..facts("/") };
+        let passed = (0..9).filter(|_| status(&mut policy, 7_200_000, &facts) == 200).count();
+        assert_eq!(passed, admitted, "{tenants:?} {route:?} {tenant:?}");
+    }
+}
+
+#[test]
 fn what_a_later_filter_refuses_costs_nothing() {
     for kind in ["bucket", "sliding", "fixed", "quota"] {
         let limits = format!(

@@ -21,6 +21,8 @@ struct Gateway {
     policy: Policy,
     keeper: Keeper,
     store: Store,
+    /// The store takes its time with answers.
+    silent: bool,
     now: u64,
 }
 
@@ -34,7 +36,8 @@ fn gateway(limits: &str, names: &str) -> Gateway {
     keeper.adopt(&plan);
     let mut store = Store::default();
     store.warm("1");
-    let mut it = Gateway { policy: Policy::new(plan, ledger, 1), keeper, store, now: 1000 * MS };
+    let policy = Policy::new(plan, ledger, 1);
+    let mut it = Gateway { policy, keeper, store, silent: false, now: 1000 * MS };
     let now = it.now().at;
     it.keeper.linked(now, ALL);
     it
@@ -48,7 +51,7 @@ impl Gateway {
     fn carry(&mut self, batches: Vec<Batch>) {
         let now = self.now().at;
         let clock = EPOCH + i64::try_from(self.now / 1_000).unwrap_or(0);
-        for batch in batches {
+        for batch in batches.into_iter().filter(|_| !self.silent) {
             let call = |(key, m): &(String, _)| self.store.call(clock, "1", "n", key, m);
             let replies: Vec<_> = batch.keys.iter().map(call).collect();
             self.keeper.answered(now, batch.id, &replies);
@@ -80,6 +83,27 @@ impl Gateway {
 
     fn held(&self) -> u64 {
         self.keeper.figures(self.now().at).held
+    }
+}
+
+#[test]
+fn a_request_that_has_waited_in_vain_is_decided_as_if_there_were_no_store() {
+    // (what to do then, the status, allowed and refused without the store)
+    for (lost, status, decided) in
+        [("open", 200, (1, 0)), ("closed", 429, (0, 1)), ("local", 429, (0, 1))]
+    {
+        for rate in ["rate = \"100/s\"\nburst = 100", "kind = \"sliding\"\nrate = \"5/h\""] {
+            let fleet = format!("[limit.fleet]\n{rate}\nstore = \"redis\"\nlost = \"{lost}\"\n");
+            let mut it = gateway(&fleet, "[\"fleet\"]");
+            it.silent = true;
+            let began = it.now;
+            let (got, waits) = it.ask();
+            assert_eq!((got, waits > 0), (status, true), "{lost} {rate}");
+            assert_eq!(it.now - began, 20 * MS, "{lost} {rate}");
+            let figures = it.keeper.figures(it.now().at);
+            let without = (figures.degraded_allowed, figures.degraded_refused);
+            assert_eq!(without, decided, "{lost} {rate}");
+        }
     }
 }
 

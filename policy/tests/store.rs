@@ -224,6 +224,26 @@ fn losses(case: &mut Case) {
         case.check("and then as ever", then == 50);
     }
 
+    // A planned move carries everything over; a replica that took over after it does not.
+    for terms in [WINDOW, TERMS] {
+        case.reset();
+        let terms = Terms { strict: true, class: Class::Direct, ..terms };
+        let ask = |seq, want| Message { terms, ..ask(seq, want) };
+        case.call(0, "a", ask(1, 20));
+        let quiet = case.store.call(T + 1000, "1", "a", "q", &ask(2, 20)).granted;
+        let mut run = |at, run, node, key, want| {
+            let reply = case.store.call(T + at, run, node, key, &ask(1, want));
+            (reply.granted, reply.flags)
+        };
+        let moved = run(2000, "2<1", "b", "k", 20);
+        let again = run(3000, "3<2", "c", "k", 20);
+        let late = run(4000, "3", "d", "q", 40);
+        let elsewhere = run(5000, "4<1", "e", "k", 1);
+        case.check("what moved is all there", quiet == 20 && moved == (20, 0) && again.0 == 10);
+        case.check("twice, too", again.1 == 0 && late == (30, 0));
+        case.check("a move from another run is none", elsewhere == (0, 4));
+    }
+
     case.reset();
     let places = Terms { count: Count::Places, units: 1, refill: 0, ..TERMS };
     let tell = |seq, used, free, want| Message { terms: places, ..tell(seq, used, free, want) };
@@ -257,6 +277,7 @@ fn each_mutant_is_caught() {
         Mutant::NoStepDetector,
         Mutant::NoVoid,
         Mutant::NoDebt,
+        Mutant::AnyMove,
     ] {
         assert!(!failures(Some(mutant)).is_empty(), "{mutant:?}");
     }

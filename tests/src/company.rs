@@ -15,6 +15,8 @@ use crate::wait::eventually;
 pub struct Sentinel {
     child: Child,
     addr: SocketAddr,
+    /// How redis-cli gets in.
+    login: Vec<String>,
     _dir: TempDir,
 }
 
@@ -23,13 +25,19 @@ impl Sentinel {
     /// When it does not come up.
     #[must_use]
     pub fn over(primary: &Redis) -> Self {
+        Self::start(primary.addr().port(), "", "", &[])
+    }
+
+    /// These lines stand before what it watches, those behind it.
+    fn start(primary: u16, before: &str, behind: &str, login: &[&str]) -> Self {
         let (dir, addr) = (TempDir::new().expect("a temporary folder"), free_port());
+        let login: Vec<String> = login.iter().map(|word| (*word).to_owned()).collect();
         let file = dir.path().join("sentinel.conf");
         let text = format!(
-            "bind 127.0.0.1\nport {}\nsentinel monitor main 127.0.0.1 {} 1\n\
-             sentinel down-after-milliseconds main 300\nsentinel failover-timeout main 2000\n",
+            "bind 127.0.0.1\nport {}\n{before}sentinel monitor main 127.0.0.1 {primary} 1\n\
+             sentinel down-after-milliseconds main 300\nsentinel failover-timeout main 2000\n\
+             {behind}",
             addr.port(),
-            primary.addr().port()
         );
         std::fs::write(&file, text).expect("write the Sentinel's file");
         let child = Command::new("redis-server")
@@ -39,11 +47,11 @@ impl Sentinel {
             .spawn()
             .expect("start a Sentinel");
         eventually("a Sentinel that knows the replica", || {
-            let told = cli(addr, &["SENTINEL", "MASTER", "main"]);
+            let told = cli(addr, &login, &["SENTINEL", "MASTER", "main"]);
             let mut lines = told.lines().skip_while(|line| *line != "num-slaves");
             (lines.nth(1)? != "0").then_some(())
         });
-        Self { child, addr, _dir: dir }
+        Self { child, addr, login, _dir: dir }
     }
 
     #[must_use]
@@ -54,7 +62,7 @@ impl Sentinel {
     /// The port of what it takes for the primary.
     #[must_use]
     pub fn primary(&self) -> u16 {
-        let told = cli(self.addr, &["SENTINEL", "GET-MASTER-ADDR-BY-NAME", "main"]);
+        let told = cli(self.addr, &self.login, &["SENTINEL", "GET-MASTER-ADDR-BY-NAME", "main"]);
         told.lines().nth(1).and_then(|port| port.parse().ok()).unwrap_or(0)
     }
 }
@@ -125,6 +133,19 @@ impl Cluster {
         }
     }
 
+    /// A field of a hash, from whoever has it.
+    ///
+    /// # Panics
+    /// When nobody has.
+    #[must_use]
+    pub fn get(&self, key: &str, field: &str) -> String {
+        let get = |node: &Redis| {
+            let told = node.ask(&["HGET", key, field]);
+            (!told.starts_with("-MOVED")).then_some(told)
+        };
+        self.nodes.iter().find_map(get).unwrap_or_else(|| panic!("nobody has {key}"))
+    }
+
     /// `"127.0.0.1:7000", "127.0.0.1:7001", …`
     #[must_use]
     pub fn addrs(&self) -> String {
@@ -155,7 +176,7 @@ impl Cluster {
             set(to, "IMPORTING", &from_id);
             set(from, "MIGRATING", &to_id);
             loop {
-                let keys = cli(from.addr(), &["CLUSTER", "GETKEYSINSLOT", &slot, "100"]);
+                let keys = cli(from.addr(), &[], &["CLUSTER", "GETKEYSINSLOT", &slot, "100"]);
                 let keys: Vec<&str> = keys.split_whitespace().collect();
                 if keys.is_empty() {
                     break;
@@ -222,6 +243,28 @@ impl Authority {
         Some((Redis::start_with(&args)?, port))
     }
 
+    /// A Sentinel that speaks TLS on the returned port, also to what it watches: the primary at
+    /// this port, and its replica. It asks for this password, and knows the server's.
+    ///
+    /// # Panics
+    /// When it does not come up.
+    #[must_use]
+    pub fn sentinel(&self, primary: u16, password: &str, user: [&str; 2]) -> (Sentinel, u16) {
+        let port = free_port().port();
+        let path = |name: &str| self.file(name).to_string_lossy().into_owned();
+        let before = format!(
+            "tls-port {port}\ntls-cert-file {}\ntls-key-file {}\ntls-ca-cert-file {}\n\
+             tls-auth-clients no\ntls-replication yes\nrequirepass {password}\n",
+            path("server.pem"),
+            path("server.key"),
+            path("ca.pem"),
+        );
+        let [user, theirs] = user;
+        let behind = format!("sentinel auth-user main {user}\nsentinel auth-pass main {theirs}\n");
+        let login = ["--no-auth-warning", "-a", password];
+        (Sentinel::start(primary, &before, &behind, &login), port)
+    }
+
     #[must_use]
     pub fn dir(&self) -> &Path {
         self.dir.path()
@@ -229,12 +272,13 @@ impl Authority {
 }
 
 /// What redis-cli prints. For answers of many lines.
-fn cli(addr: SocketAddr, words: &[&str]) -> String {
+fn cli(addr: SocketAddr, login: &[String], words: &[&str]) -> String {
     if try_ask(addr, &["PING"]).is_none() {
         return String::new();
     }
     let port = addr.port().to_string();
-    let told = run(&[&["-p", &port], words].concat());
+    let login: Vec<&str> = login.iter().map(String::as_str).collect();
+    let told = run(&[&["-p", &port], &login[..], words].concat());
     String::from_utf8_lossy(&told.stdout).into_owned()
 }
 

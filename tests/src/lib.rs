@@ -14,6 +14,7 @@ pub mod process;
 pub mod redis;
 pub mod shell;
 pub mod source;
+pub mod veil;
 pub mod wait;
 pub mod wire;
 
@@ -25,4 +26,5 @@ pub use nginx::Nginx;
 pub use origin::{Connection, Origin, Refusing, Request};
 pub use process::{Finished, Signal, Sluice};
 pub use redis::Redis;
+pub use veil::Veil;
 pub use wait::{Gate, eventually};

@@ -83,6 +83,16 @@ impl Redis {
         line.unwrap_or_default().trim().to_owned()
     }
 
+    /// How many keys look like this.
+    ///
+    /// # Panics
+    /// When there is no answer.
+    #[must_use]
+    pub fn count(&self, pattern: &str) -> usize {
+        let told = self.ask(&["KEYS", pattern]);
+        told.trim().strip_prefix('*').and_then(|n| n.parse().ok()).expect("a list")
+    }
+
     /// How often a command was called.
     #[must_use]
     pub fn calls(&self, command: &str) -> u64 {

@@ -93,5 +93,7 @@ mod spent;
 mod steering;
 #[path = "e2e/streaming.rs"]
 mod streaming;
+#[path = "e2e/veiled.rs"]
+mod veiled;
 #[path = "e2e/waiting.rs"]
 mod waiting;

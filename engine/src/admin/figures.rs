@@ -86,7 +86,7 @@ fn counts(text: &mut Exposition, ledger: &Ledger) {
         (
             "sluice_limit_table_full_total",
             "counter",
-            "How often a key had no place of its own.",
+            "How often a key was judged by a count that it shares, or refused, for want of a place.",
             |it| it.full,
         ),
     ];

@@ -31,7 +31,7 @@ pub(super) async fn limits(State(room): State<Room>) -> Json<Value> {
             "shadow": promise.shadow,
             "default": promise.default,
             "bound": promise.bound,
-            "over_max": 0,
+            "over_max": promise.over_max,
             "over_max_per_minute_while_lost": promise.lost_per_minute,
             "store": store.rules.iter().find(|rule| rule.name == promise.name).map(shared),
             "allowed": sum(|c| &c.allowed),
@@ -39,13 +39,27 @@ pub(super) async fn limits(State(room): State<Room>) -> Json<Value> {
             "shadow_refused": sum(|c| &c.shadow_refused),
         })
     };
-    let rules: Vec<_> = fleet.generation().config.plan.promises().map(rule).collect();
+    let plan = &fleet.generation().config.plan;
+    let rules: Vec<_> = plan.promises().map(rule).collect();
+    let places = |promise: sluice_policy::admit::bound::PlacesPromise| {
+        let name = format!("route.{}", promise.route);
+        json!({
+            "route": promise.route,
+            "key": promise.key,
+            "max": promise.max,
+            "bound": promise.bound,
+            "over_max_while_lost": promise.over_max,
+            "store": store.rules.iter().find(|rule| rule.name == name).map(shared),
+        })
+    };
+    let places: Vec<_> = plan.places().map(places).collect();
     let own = |(field, value): (&String, &String)| json!({ "key": field, "value": value, "error": store.unread.get(field) });
     let overrides: Vec<_> = store.overrides.iter().map(own).collect();
     let tables: BTreeMap<_, _> =
         ledger.tables().map(|(table, figures)| (table, full(figures))).collect();
     Json(json!({
         "limits": rules,
+        "concurrency": places,
         "tables": tables,
         "overrides": overrides,
         "in_progress": ledger.permits(),

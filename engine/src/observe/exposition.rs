@@ -13,6 +13,7 @@ pub(crate) const RELOADS: &str = "sluice_reloads_total";
 /// 1 when the newest reload was adopted.
 pub(crate) const CONFIG_CURRENT: &str = "sluice_config_current";
 pub(crate) const STORE_COMMANDS: &str = "sluice_store_commands_total";
+pub(crate) const STORE_LOOKS: &str = "sluice_store_override_reads_total";
 pub(crate) const STORE_LOSSES: &str = "sluice_store_losses_total";
 pub(crate) const WORKER_RESTARTS: &str = "sluice_worker_restarts_total";
 
@@ -23,11 +24,12 @@ pub(crate) fn describe() {
     describe_gauge!(CONFIG_CURRENT, "1 when the last reload was adopted, 0 when it was refused.");
     describe_counter!(WORKER_RESTARTS, "Workers that died and were replaced.");
     describe_counter!(STORE_COMMANDS, "Calls of the script in the store of shared counts.");
+    describe_counter!(STORE_LOOKS, "Times that numbers of single keys were read.");
     describe_counter!(STORE_LOSSES, "Times that the store of shared counts was lost.");
     describe_counter!(WRITTEN, "Access log lines written.");
     describe_counter!(LOST, "Access log lines that could not be written.");
     // A counter that is there from the start shows its first step as one.
-    for name in [WORKER_RESTARTS, STORE_COMMANDS, STORE_LOSSES, WRITTEN, LOST] {
+    for name in [WORKER_RESTARTS, STORE_COMMANDS, STORE_LOOKS, STORE_LOSSES, WRITTEN, LOST] {
         metrics::counter!(name).increment(0);
     }
     for result in ["adopted", "refused"] {

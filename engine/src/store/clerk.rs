@@ -10,15 +10,16 @@ use sluice_policy::plan::Plan;
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::{Interval, MissedTickBehavior};
 
-use super::client::Client;
+use super::client::{Client, Place};
 use super::find::{Found, find};
 use super::lines::{Lines, Way};
-use super::link::{HIDDEN, Link, Load, Outcome, node};
+use super::link::{Link, Load, Outcome, node};
 use super::overrides::{SHARD, Written, meant};
+use super::vouch::{carried, carry_over};
 use super::{Order, Report, Setting, State, Wake, locked};
 use crate::clock::Clock;
 use crate::event::event;
-use crate::observe::exposition::{STORE_COMMANDS, STORE_LOSSES};
+use crate::observe::exposition::{STORE_COMMANDS, STORE_LOOKS, STORE_LOSSES};
 
 /// Between two tries to connect: twice as long after each, up to a bound.
 const AGAIN_MIN: Duration = Duration::from_millis(50);
@@ -27,8 +28,10 @@ const AGAIN_MAX: Duration = Duration::from_millis(500);
 /// A server that says that another has the shard is asked again no sooner than this.
 const SOON: Duration = Duration::from_millis(5);
 
-/// How often to look for numbers of single keys.
-const POLL: Duration = Duration::from_millis(900);
+/// How often to look for numbers of single keys: a change is to hold everywhere within half a
+/// second, and an answer takes some of it.
+const POLL: Duration = Duration::from_millis(480);
+const _: () = assert!(POLL.as_millis() <= 480, "half a second is promised");
 
 #[derive(Debug)]
 pub(super) struct Clerk {
@@ -207,9 +210,9 @@ impl Clerk {
             Happened::Made { life, made } => {
                 let (link, why) = match made {
                     Ok(link) => {
-                        if link.run == HIDDEN {
+                        if link.is_veiled() {
                             // Something in between: strict counts can't tell when it restarts.
-                            event!("store_run_hidden");
+                            event!("store_run_hidden", unless = "store.redis.proxied");
                         }
                         (Some(link), None)
                     }
@@ -258,9 +261,10 @@ impl Clerk {
                 self.keeper.failed(batch);
                 self.seek(SOON);
             }
-            Outcome::Ask(server, batch) => match self.lines.way_to(server) {
-                Some(way) => self.carry(way, vec![Load { batch, asking: true }]),
-                None => {
+            Outcome::Ask(server, batch) => match (self.lines.link(life), self.lines.way_to(server))
+            {
+                (Some(from), Some(way)) => self.carry_after(from, way, batch),
+                (None, _) | (_, None) => {
                     self.keeper.failed(batch.id);
                     self.connect();
                 }
@@ -359,9 +363,18 @@ impl Clerk {
         self.search += 1;
         let (search, tell, known) = (self.search, self.happened.0.clone(), self.lines.servers());
         let turn = usize::try_from(search).unwrap_or(0);
+        let held = match client.place {
+            Place::Cluster(_) => self.lines.held(),
+            Place::One(_) | Place::Sentinels { .. } => Vec::new(),
+        };
+        let node = self.node.clone();
         tokio::spawn(async move {
             tokio::time::sleep(wait).await;
+            let entry = client.entry.clone();
             let found = find(client, known, turn).await;
+            if let Ok(found) = &found {
+                carry_over(&entry, &node, &held, found).await;
+            }
             let _ = tell.send(Happened::Found { search, found });
         });
     }
@@ -411,6 +424,7 @@ impl Clerk {
             self.written = written;
             self.take_up();
         }
+        counter!(STORE_LOOKS).increment(1);
     }
 
     /// Count by these numbers, as far as they mean something under the present plan.
@@ -434,7 +448,7 @@ impl Clerk {
                 self.keeper.failed(batch.id);
                 continue;
             };
-            let load = Load { batch, asking: false };
+            let load = Load { batch, asking: false, from: None };
             match ways.iter_mut().find(|(other, _)| other.life == way.life) {
                 Some((_, loads)) => loads.push(load),
                 None => ways.push((way, vec![load])),
@@ -450,6 +464,19 @@ impl Clerk {
         tokio::spawn(async move {
             let Way { life, link } = way;
             let outcomes = link.carry(loads).await;
+            let _ = tell.send(Happened::Carried { life, outcomes });
+        });
+    }
+
+    /// To where a shard is on its way.
+    fn carry_after(&mut self, from: Link, way: Way, batch: Batch) {
+        self.carried += 1;
+        counter!(STORE_COMMANDS).increment(1);
+        let tell = self.happened.0.clone();
+        tokio::spawn(async move {
+            let Way { life, link } = way;
+            let from = carried(&from, &link, true).await.then_some(from.run);
+            let outcomes = link.carry(vec![Load { batch, asking: true, from }]).await;
             let _ = tell.send(Happened::Carried { life, outcomes });
         });
     }

@@ -35,6 +35,8 @@ pub(super) struct Entry {
     settings: RedisConnectionInfo,
     /// An address with all that belongs to TLS; its host and port are nobody's.
     tls: Option<ConnectionAddr>,
+    /// A proxy stands before it, that passes on little more than reads and writes.
+    pub(super) proxied: bool,
 }
 
 impl Client {
@@ -76,15 +78,24 @@ impl Client {
         if let Some(password) = &store.sentinel_password {
             sentinel = sentinel.set_password(secret("sentinel_password", password)?);
         }
+        if store.proxied {
+            // Many a proxy hangs up when it is told who asks.
+            settings = settings.set_skip_set_lib_name();
+        }
         let mut files = Vec::new();
         let tls = if tls { Some(certificates(store, &mut files)?) } else { None };
-        let entry = Entry { settings, tls };
-        let sentinel = Entry { settings: sentinel, tls: entry.tls.clone() };
+        let entry = Entry { settings, tls, proxied: store.proxied };
+        let sentinel = Entry { settings: sentinel, tls: entry.tls.clone(), proxied: false };
         Ok(Self { place, entry, sentinel, files })
     }
 }
 
 impl Entry {
+    /// The same by way of a proxy.
+    pub(super) fn proxied(self) -> Self {
+        Self { settings: self.settings.set_skip_set_lib_name(), proxied: true, ..self }
+    }
+
     /// For a connection to this server.
     pub(super) fn at(&self, server: &StoreServer) -> RedisResult<ConnectionInfo> {
         let StoreServer { host, port } = server.clone();
@@ -105,7 +116,7 @@ impl PartialEq for Entry {
             let settings = &entry.settings;
             let [user, password] =
                 [settings.username(), settings.password()].map(|text| text.map(str::to_owned));
-            (user, password, settings.db(), entry.tls.is_some())
+            (user, password, settings.db(), entry.tls.is_some(), entry.proxied)
         };
         told(self) == told(other)
     }

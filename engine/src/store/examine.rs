@@ -9,7 +9,7 @@ use sluice_policy::keeper::{ALL, SHARDS};
 
 use super::client::{Client, Entry, Place};
 use super::find::find;
-use super::link::said;
+use super::link::{said, through};
 
 /// What was found of one server, or of the store as a whole.
 #[derive(Debug, PartialEq, Eq)]
@@ -52,19 +52,45 @@ pub(crate) async fn examine(client: Client) -> Vec<Finding> {
 
 async fn ask(entry: &Entry, server: &StoreServer, sentinel: bool) -> Finding {
     let told = match tokio::time::timeout(PATIENCE, about(entry, server)).await {
-        Ok(Ok(told)) => judge(&told, sentinel),
-        Ok(Err(e)) => {
-            let why = said(&e);
+        Ok(told) => told.map_err(|e| said(&e)),
+        Err(_) => Err(format!("no answer within {} s", PATIENCE.as_secs())),
+    };
+    let hidden = !told.as_ref().is_ok_and(tells_its_run);
+    let (is, should) = match told {
+        Ok(_) if entry.proxied && !hidden => {
+            let should = "no `proxied`: which run it is can be seen, so strict limits can be kept";
+            ("Redis, with nothing between that hides it".to_owned(), Some(should.to_owned()))
+        }
+        _ if hidden && passes(entry, server).await => {
+            let should = (!entry.proxied).then(|| VEILED.to_owned());
+            ("Redis behind a proxy that hides when it restarts".to_owned(), should)
+        }
+        Ok(told) => judge(&told, sentinel),
+        Err(why) => {
             let should = advice(&why).unwrap_or("a server that answers").to_owned();
             (why, Some(should))
         }
-        Err(_) => {
-            let is = format!("no answer within {} s", PATIENCE.as_secs());
-            let should = advice(&is).map(str::to_owned);
-            (is, should)
-        }
     };
-    Finding { server: Some(server.to_string()), is: told.0, should: told.1 }
+    Finding { server: Some(server.to_string()), is, should }
+}
+
+const VEILED: &str = "`proxied = true` in [store.redis], so that `check` can warn of strict limits; \
+                      or reached without the proxy";
+
+/// Whether it can be used by way of a proxy.
+async fn passes(entry: &Entry, server: &StoreServer) -> bool {
+    let asking = async {
+        let client = redis::Client::open(entry.clone().proxied().at(server)?)?;
+        let mut connection = client.get_multiplexed_async_connection().await?;
+        through(&mut connection).await
+    };
+    matches!(tokio::time::timeout(PATIENCE, asking).await, Ok(Ok(_)))
+}
+
+/// The same one on both connections.
+fn tells_its_run([first, second]: &[String; 2]) -> bool {
+    let run = line(first, "run_id");
+    run.is_some() && run == line(second, "run_id")
 }
 
 /// Two connections, so that something in between that spreads them shows.
@@ -90,11 +116,8 @@ async fn about(entry: &Entry, server: &StoreServer) -> RedisResult<[String; 2]> 
     Ok(told)
 }
 
-fn judge([first, second]: &[String; 2], sentinel: bool) -> (String, Option<String>) {
-    let line = |text: &str, name: &str| {
-        let line = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
-        line.map(|value| value.trim().to_owned())
-    };
+fn judge(told: &[String; 2], sentinel: bool) -> (String, Option<String>) {
+    let [first, _] = told;
     let version = line(first, "redis_version").unwrap_or_else(|| "unknown".to_owned());
     let role = match line(first, "role").as_deref() {
         Some("master") => "a primary",
@@ -104,8 +127,7 @@ fn judge([first, second]: &[String; 2], sentinel: bool) -> (String, Option<Strin
     let is = format!("Redis {version}, {role}");
     let policy = line(first, "maxmemory_policy").unwrap_or_else(|| "noeviction".to_owned());
     let bounded = line(first, "maxmemory").is_some_and(|most| most != "0");
-    let (run, again) = (line(first, "run_id"), line(second, "run_id"));
-    let should = if run.is_none() || run != again {
+    let should = if !tells_its_run(told) {
         Some("reached without a proxy: it hides when a server restarts, so strict limits fail")
     } else if older(&version) {
         Some("5.0 or later, better 7.0")
@@ -119,6 +141,11 @@ fn judge([first, second]: &[String; 2], sentinel: bool) -> (String, Option<Strin
         None
     };
     (is, should.map(str::to_owned))
+}
+
+fn line(text: &str, name: &str) -> Option<String> {
+    let line = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
+    line.map(|value| value.trim().to_owned())
 }
 
 fn older(version: &str) -> bool {

@@ -6,6 +6,7 @@ use sluice_policy::keeper::ALL;
 
 use super::find::Found;
 use super::link::Link;
+use super::vouch::Held;
 
 #[derive(Debug, Default)]
 pub(super) struct Lines {
@@ -85,6 +86,20 @@ impl Lines {
     pub(super) fn holding(&self, shards: u64) -> Vec<u64> {
         let holding = self.all.iter().filter(|line| line.shards & shards != 0);
         holding.filter_map(|line| line.way().map(|way| way.life)).collect()
+    }
+
+    /// All that can be asked, with what they hold.
+    pub(super) fn held(&self) -> Vec<Held> {
+        let held = |line: &Line| {
+            let Way { link, .. } = line.way()?;
+            Some(Held { server: line.server.clone(), shards: line.shards, link })
+        };
+        self.all.iter().filter_map(held).collect()
+    }
+
+    /// The line of this life.
+    pub(super) fn link(&self, life: u64) -> Option<Link> {
+        Some(self.all.iter().find(|line| line.is_up(life))?.way()?.link)
     }
 
     /// To the holder of this shard.

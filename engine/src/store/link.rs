@@ -13,6 +13,7 @@ use sluice_policy::keeper::Batch;
 use sluice_policy::mechanism::lease::{Message, Reply};
 
 use super::client::Entry;
+use super::vouch::Standing;
 
 const SCRIPT: &str = include_str!("reserve.lua");
 
@@ -21,7 +22,7 @@ const SCRIPT: &str = include_str!("reserve.lua");
 const PATIENCE: Duration = Duration::from_millis(500);
 
 /// The run of a server that does not tell.
-pub(super) const HIDDEN: &str = "unknown";
+const HIDDEN: &str = "unknown";
 
 /// In the order of the script's answer.
 const FIELDS: usize = 5;
@@ -31,8 +32,12 @@ pub(super) struct Link {
     connection: MultiplexedConnection,
     /// Which run of a server this is: another one may have lost what this one knew.
     pub(super) run: String,
+    /// As of when it was made.
+    pub(super) standing: Standing,
     script: String,
     node: String,
+    /// As the configuration says: then nothing is asked of it that a proxy may not know.
+    proxied: bool,
 }
 
 /// A batch on its way.
@@ -41,6 +46,15 @@ pub(super) struct Load {
     pub(super) batch: Batch,
     /// To a server that does not hold its shard yet: the one that does has sent us there.
     pub(super) asking: bool,
+    /// The run that all of its shard was carried over from, where that is known.
+    pub(super) from: Option<String>,
+}
+
+/// How the script is called.
+#[derive(Clone, Copy, Debug)]
+enum Call {
+    ByHash,
+    Whole,
 }
 
 /// What became of a batch. Nothing was done unless it was answered or broken.
@@ -92,6 +106,12 @@ impl Link {
             .set_response_timeout(Some(PATIENCE));
         let client = redis::Client::open(entry.at(server)?)?;
         let mut connection = client.get_multiplexed_async_connection_with_config(&config).await?;
+        if entry.proxied {
+            let script = through(&mut connection).await?;
+            let run = HIDDEN.to_owned();
+            let standing = Standing::default();
+            return Ok(Some(Self { connection, run, standing, script, node, proxied: true }));
+        }
         let mut asked = pipe();
         asked.cmd("INFO").arg("server").cmd("INFO").arg("replication");
         asked.cmd("SCRIPT").arg("LOAD").arg(SCRIPT);
@@ -100,9 +120,15 @@ impl Link {
         if role.lines().any(|line| line.trim() == "role:slave") {
             return Ok(None);
         }
+        let standing = Standing::read(&role);
         let run = about.lines().find_map(|line| line.strip_prefix("run_id:"));
         let run = run.unwrap_or(HIDDEN).trim().to_owned();
-        Ok(Some(Self { connection, run, script, node }))
+        Ok(Some(Self { connection, run, standing, script, node, proxied: false }))
+    }
+
+    /// Something in between hides which run this is, and nobody has said that it would.
+    pub(super) fn is_veiled(&self) -> bool {
+        self.run == HIDDEN && !self.proxied
     }
 
     pub(super) fn line(&mut self) -> &mut MultiplexedConnection {
@@ -111,54 +137,86 @@ impl Link {
 
     /// All at once, in one pipeline.
     pub(super) async fn carry(mut self, loads: Vec<Load>) -> Vec<Outcome> {
+        let (mut outcomes, unknown) = self.send(loads, Call::ByHash).await;
+        if unknown.is_empty() {
+            return outcomes;
+        }
+        if self.proxied {
+            // Only with a key does it know for whom a script is.
+            outcomes.extend(self.send(unknown, Call::Whole).await.0);
+            return outcomes;
+        }
+        outcomes.extend(unknown.iter().map(|load| Outcome::Again(load.batch.id)));
+        if let Err(e) = self.load().await {
+            outcomes.push(Outcome::Broken(said(&e)));
+        }
+        outcomes
+    }
+
+    /// What became of them, and those whose server does not know the script.
+    async fn send(&mut self, loads: Vec<Load>, call: Call) -> (Vec<Outcome>, Vec<Load>) {
         let mut pipeline = Pipeline::with_capacity(loads.len());
         for load in &loads {
             if load.asking {
                 pipeline.add_command(cmd("ASKING"));
             }
-            pipeline.add_command(self.command(&load.batch));
+            pipeline.add_command(self.command(load, call));
         }
         let count = pipeline.len();
         let told = match self.connection.send_packed_commands(&pipeline, 0, count).await {
             Ok(told) if told.len() == count => told,
-            Ok(_) => return vec![Outcome::Broken("too few answers".to_owned())],
-            Err(e) => return vec![Outcome::Broken(said(&e))],
+            Ok(_) => return (vec![Outcome::Broken("too few answers".to_owned())], Vec::new()),
+            Err(e) => return (vec![Outcome::Broken(said(&e))], Vec::new()),
         };
         let mut told = told.into_iter();
-        let mut outcomes = Vec::with_capacity(loads.len());
-        let mut unloaded = false;
+        let (mut outcomes, mut unknown) = (Vec::with_capacity(loads.len()), Vec::new());
         for load in loads {
             if load.asking {
                 // Refused, and the command behind it will be.
                 let _ = told.next();
             }
             let answer = told.next().unwrap_or_default();
-            unloaded |= matches!(&answer, Value::ServerError(e) if e.code() == "NOSCRIPT");
-            outcomes.push(outcome(load.batch, answer));
+            if matches!(&answer, Value::ServerError(e) if e.code() == "NOSCRIPT") {
+                unknown.push(load);
+            } else {
+                outcomes.push(outcome(load.batch, answer));
+            }
         }
-        if unloaded && let Err(e) = self.load().await {
-            outcomes.push(Outcome::Broken(said(&e)));
-        }
-        outcomes
+        (outcomes, unknown)
     }
 
     async fn load(&mut self) -> RedisResult<()> {
         cmd("SCRIPT").arg("LOAD").arg(SCRIPT).exec_async(&mut self.connection).await
     }
 
-    fn command(&self, batch: &Batch) -> Cmd {
-        let mut command = cmd("EVALSHA");
-        command.arg(&self.script).arg(batch.keys.len() + 1);
+    fn command(&self, load: &Load, call: Call) -> Cmd {
+        let Load { batch, from, .. } = load;
+        let mut command = match call {
+            Call::ByHash => cmd("EVALSHA").arg(&self.script).to_owned(),
+            Call::Whole => cmd("EVAL").arg(SCRIPT).to_owned(),
+        };
+        command.arg(batch.keys.len() + 1);
         command.arg(format!("sluice:{{s{:03}}}", batch.shard));
         for (key, _) in &batch.keys {
             command.arg(format!("sluice:{key}"));
         }
-        command.arg(&self.run).arg(&self.node).arg(0);
+        match from {
+            Some(from) => command.arg(format!("{}<{from}", self.run)),
+            None => command.arg(&self.run),
+        };
+        command.arg(&self.node).arg(0);
         for (_, message) in &batch.keys {
             arguments(&mut command, message);
         }
         command
     }
+}
+
+/// A script's hash, had by a call with a key: that is all that a proxy must pass on.
+pub(super) async fn through(connection: &mut MultiplexedConnection) -> RedisResult<String> {
+    let mut asked = cmd("EVAL");
+    asked.arg("return redis.sha1hex(ARGV[1])").arg(1).arg("sluice:{s000}").arg(SCRIPT);
+    asked.query_async(connection).await
 }
 
 fn outcome(batch: Batch, answer: Value) -> Outcome {
@@ -173,8 +231,8 @@ fn outcome(batch: Batch, answer: Value) -> Outcome {
         }
     };
     match error.code() {
-        // Between two servers, or not loaded yet.
-        "NOSCRIPT" | "TRYAGAIN" => Outcome::Again(batch.id),
+        // Between two servers.
+        "TRYAGAIN" => Outcome::Again(batch.id),
         "MOVED" => Outcome::Moved(batch.id),
         "ASK" => {
             let server = error.details().and_then(|to| to.split_whitespace().nth(1));
@@ -252,7 +310,6 @@ mod tests {
         };
         assert!(matches!(outcome("MOVED", "3999 127.0.0.1:6381"), Outcome::Moved(7)));
         assert!(matches!(outcome("TRYAGAIN", "later"), Outcome::Again(7)));
-        assert!(matches!(outcome("NOSCRIPT", "none"), Outcome::Again(7)));
         assert!(matches!(outcome("ASK", "3999 nowhere"), Outcome::Again(7)));
         assert!(
             matches!(outcome("READONLY", "a replica"), Outcome::Broken(why) if why == "READONLY")

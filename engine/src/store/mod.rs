@@ -10,6 +10,7 @@ mod find;
 mod lines;
 mod link;
 pub(crate) mod overrides;
+mod vouch;
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;

@@ -11,7 +11,8 @@
 --
 -- KEYS[1]   the shard's epoch: which server run it belongs to, and since when (the fence)
 -- KEYS[1+i] a count; all keys of a call lie in one hash slot
--- ARGV[1]   the server's run, as the node learnt it on this connection
+-- ARGV[1]   the server's run, as the node learnt it on this connection; `RUN<FROM` where the node
+--           knows that all of the shard was carried here from the run FROM, which still lives
 -- ARGV[2]   the node, new with each start of its process
 -- ARGV[3]   the time in us, for tests; 0: the server's own clock, the only one that counts
 -- then for each count:
@@ -39,6 +40,7 @@ local FORGET = 600000000    -- a node that was silent for longer is forgotten
 local RETURN = 600000       -- nodes find a server that was away within this time
 local AGAIN = 5000          -- places come back when requests end: nobody knows when
 local DAY = 86400000000
+local MOVES = 1000          -- bytes of runs that are remembered; keys of older ones count as lost
 local STEP = 200000         -- the server's clock and the node's may differ by this much a message
 
 local now = tonumber(ARGV[3])
@@ -46,16 +48,28 @@ if now == 0 then
   local t = redis.call('TIME')
   now = tonumber(t[1]) * 1000000 + tonumber(t[2])
 end
-local run, node = ARGV[1], ARGV[2]
+local run, from = string.match(ARGV[1], '^([^<]*)<?(.*)$')
+local node = ARGV[2]
 local mine = 'n' .. node
 
 -- A server run that this shard has not seen: whatever was granted before may be spent until one
 -- lease from now, so a bucket that is not here (any more) is born empty, then.
-local epoch = redis.call('HMGET', KEYS[1], 'run', 'fence')
+local epoch = redis.call('HMGET', KEYS[1], 'run', 'fence', 'moved')
+-- Nothing is begun where a shard is not, or not yet: its move would find it there, and fail.
+if #KEYS == 1 and not epoch[1] then return {} end
 local fence = tonumber(epoch[2])
+-- Runs that all of the shard was carried over from since the fence.
+local moved = epoch[3] or ' '
 if epoch[1] ~= run then
-  fence = now
-  redis.call('HSET', KEYS[1], 'run', run, 'fence', now)
+  if epoch[1] == from then
+    moved = string.match(moved .. from .. ' ', ' .*', -MOVES)
+  else
+    fence, moved = now, ' '
+  end
+  redis.call('HSET', KEYS[1], 'run', run, 'fence', fence, 'moved', moved)
+end
+local function lost(its)
+  return its ~= run and not string.find(moved, ' ' .. its .. ' ', 1, true)
 end
 
 local function int(n) return string.format('%.0f', n) end
@@ -186,7 +200,7 @@ for i = 1, #KEYS - 1 do
   if state.at then clock = max(clock, tonumber(state.at)) end
 
   local missing = state.run == nil
-  if not missing and state.run ~= run then flags = flags + 4 end
+  if not missing and lost(state.run) then flags = flags + 4 end
   local fresh = missing or (flags == 4 and strict)
   local level, filled, outstanding = 0, 0, tonumber(state.out or '0')
   if fresh then

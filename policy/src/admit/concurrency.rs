@@ -2,6 +2,7 @@
 
 use serde::Deserialize;
 
+use super::bound::PlacesPromise;
 use super::key::{Key, PARTS};
 use super::places::Places;
 use super::shared::{Lost, StoreName};
@@ -44,6 +45,8 @@ pub struct ConcurrencySpec {
 pub struct Rule {
     rule: u64,
     key: Key,
+    /// As written.
+    parts: Vec<String>,
     max: u32,
     shared: Option<Places>,
 }
@@ -52,6 +55,11 @@ impl Rule {
     /// Counted over several gateways: under which rule, and how.
     pub(crate) fn shared(&self) -> Option<(u64, Terms)> {
         Some((self.rule, self.shared.as_ref()?.terms))
+    }
+
+    pub(crate) fn promise(&self, route: &str) -> PlacesPromise {
+        let store = self.shared.as_ref().map(Places::cut_off);
+        PlacesPromise::of(route, &self.parts, self.max, store)
     }
 }
 
@@ -73,7 +81,8 @@ impl Filter for Concurrency {
         });
         let shared = Places::compile(&spec, context);
         let route = context.route.0.to_string();
-        Some(Rule { rule: stable_hash(&["concurrency", &route]), key, max: spec.max, shared })
+        let rule = stable_hash(&["concurrency", &route]);
+        Some(Rule { rule, key, parts: spec.key, max: spec.max, shared })
     }
 
     fn check(&mut self, ask: &Ask<'_>, rule: &Rule, flight: &mut Flight) -> Verdict {

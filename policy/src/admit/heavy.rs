@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 
 use super::Ask;
 use super::limit::Meaning;
-use super::rate_limit::Limits;
+use super::named::Limits;
 use crate::ledger::Ledger;
 use crate::mechanism::sketch::Sketch;
 use crate::time::Instant;

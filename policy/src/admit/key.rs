@@ -407,7 +407,7 @@ fn text(hasher: &mut impl Hasher, bytes: &[u8]) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::admit::rate_limit::Limits;
+    use crate::admit::named::Limits;
     use crate::facts::Identity;
     use crate::sim::{Head, facts};
     use crate::time::Now;

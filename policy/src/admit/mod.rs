@@ -9,6 +9,7 @@ pub mod concurrency;
 pub mod heavy;
 pub mod key;
 pub mod limit;
+pub(crate) mod named;
 pub mod overrides;
 mod places;
 pub mod rate_limit;
@@ -19,7 +20,7 @@ pub(crate) mod terms;
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 
-use crate::admit::rate_limit::Limits;
+use crate::admit::named::{Limits, Whose};
 use crate::decision::{Answer, Need};
 use crate::facts::Facts;
 use crate::flight::{Flight, Step};
@@ -57,6 +58,8 @@ pub trait Filter: Default {
 pub struct Context<'a> {
     pub(crate) route: RouteKey,
     pub(crate) limits: &'a Limits,
+    /// Who has said which limits count.
+    pub(crate) whose: Whose,
     pub(crate) path: String,
     pub(crate) problems: &'a mut Vec<Problem>,
 }
@@ -153,12 +156,12 @@ macro_rules! filters {
                 specs: Specs,
                 route: RouteKey,
                 path: &str,
-                limits: &Limits,
+                (limits, whose): (&Limits, Whose),
                 problems: &mut Vec<Problem>,
             ) {
                 $(self.$name.push(specs.$name.and_then(|spec| {
                     let path = format!("{path}.{}", stringify!($name));
-                    let mut context = Context { route, limits, path, problems };
+                    let mut context = Context { route, limits, whose, path, problems };
                     <$filter as Filter>::compile(spec, &mut context)
                 }));)+
             }

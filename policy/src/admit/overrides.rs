@@ -6,7 +6,7 @@
 //! fair/10.0.0.7,GET = "5/s 20"  rate and burst, where key = ["ip", "method"]
 //! ```
 
-use super::rate_limit::Limits;
+use super::named::Limits;
 use crate::mechanism::lease::Terms;
 use crate::unit::Rate;
 

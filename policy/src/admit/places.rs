@@ -1,6 +1,7 @@
 //! Places that several gateways count together: how many requests are in progress at once, over
 //! all of them.
 
+use super::bound::CutOff;
 use super::concurrency::{ConcurrencySpec, refused};
 use super::shared::{Lost, look_again, overdue};
 use super::terms::places;
@@ -18,6 +19,7 @@ pub(super) struct Places {
     lost: Lost,
     /// Of this node, when it is on its own.
     share: u64,
+    nodes: u32,
 }
 
 impl Places {
@@ -36,7 +38,20 @@ impl Places {
         };
         let share = u64::from((spec.max / nodes.max(1)).max(1));
         let terms = places(spec.max, false, nodes);
-        Some(Self { terms, lost: spec.lost.unwrap_or_default(), share })
+        Some(Self { terms, lost: spec.lost.unwrap_or_default(), share, nodes })
+    }
+
+    /// What is beside its bound on gateways that can't reach the store.
+    pub(super) fn cut_off(&self) -> CutOff {
+        let nodes = u64::from(self.nodes);
+        let alone = match self.lost {
+            Lost::Closed => Some(0),
+            Lost::Local => Some(nodes * self.share),
+            Lost::Open => None,
+        };
+        // The last one to be cut off has no more than all of them may have.
+        let before = nodes.saturating_sub(1) * u64::from(self.terms.capacity);
+        CutOff { nodes: self.nodes, before, alone }
     }
 
     pub(super) fn check(

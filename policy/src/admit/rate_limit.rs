@@ -3,21 +3,17 @@
 
 use core::time::Duration;
 
-use super::associated::Watched;
-use super::bound::Promise;
 use super::heavy::Watches;
-use super::key::Key;
 use super::limit::Meaning;
-use super::shared::{self, Shared, Spent, Unready};
+use super::named::Whose;
+use super::shared::{self, Spent, Unready};
 use super::{Ask, Context, Filter, Verdict};
 use crate::decision::Answer;
 use crate::facts::Headers;
 use crate::flight::{Flight, Limit, Phase, Step, Wanting};
 use crate::ledger::{CountKey, Receipt, Taken};
 use crate::mechanism::gcra::Level;
-use crate::mechanism::lease::Terms;
 use crate::mechanism::meter::Meter;
-use crate::plan::Problem;
 
 pub use super::limit::{CostSpec, Kind, LimitSpec};
 pub use super::shared::{Lost, StoreName};
@@ -33,25 +29,12 @@ pub struct RateLimit {
     pub(super) watches: Watches,
 }
 
-/// Every named limit of a plan, by its place.
-#[derive(Debug, Default)]
-pub(crate) struct Limits {
-    all: Vec<Named>,
-    /// How many gateways share the store, if there is one.
-    pub(super) nodes: Option<u32>,
-}
-
-#[derive(Debug)]
-struct Named {
-    name: String,
-    spec: LimitSpec,
-    /// None when it could not be read: there is a problem for it, and no plan.
-    meaning: Option<Meaning>,
-}
-
 /// The limits of one route, by their places in the plan, each once.
 #[derive(Debug)]
-pub struct Rule(Box<[u16]>);
+pub struct Rule {
+    places: Box<[u16]>,
+    whose: Whose,
+}
 
 /// A limit that a request is being counted against.
 #[derive(Clone, Copy)]
@@ -71,125 +54,15 @@ enum Kept {
     Store(Spent),
 }
 
-impl Limits {
-    pub(crate) fn compile(
-        specs: Vec<(String, LimitSpec)>,
-        nodes: Option<u32>,
-        problems: &mut Vec<Problem>,
-    ) -> Self {
-        if specs.len() > usize::from(u16::MAX) {
-            problems.push(Problem {
-                path: "limit".to_owned(),
-                message: format!("{} limits", specs.len()),
-                hint: Some(format!("at most {}", u16::MAX)),
-            });
+impl Rule {
+    /// Those that count for this request.
+    fn places<'a>(&'a self, ask: &Ask<'a>) -> &'a [u16] {
+        let tenants = &ask.limits.tenants;
+        if self.whose >= Whose::Tenant || tenants.is_empty() {
+            return &self.places;
         }
-        let compile = |(name, spec): (String, LimitSpec)| {
-            let meaning = Meaning::compile(&name, &spec, nodes, problems);
-            Named { name, spec, meaning }
-        };
-        Self { all: specs.into_iter().map(compile).collect(), nodes }
-    }
-
-    pub(crate) fn name(&self, limit: u16) -> &str {
-        self.all.get(usize::from(limit)).map_or("", |named| &named.name)
-    }
-
-    pub(crate) fn meter(&self, limit: u16) -> Option<Meter> {
-        self.meaning(limit).map(|meaning| meaning.meter)
-    }
-
-    fn meaning(&self, limit: u16) -> Option<&Meaning> {
-        self.all.get(usize::from(limit))?.meaning.as_ref()
-    }
-
-    pub(crate) fn named(&self) -> impl Iterator<Item = (&str, &Meaning)> {
-        self.all.iter().filter_map(|named| Some((named.name.as_str(), named.meaning.as_ref()?)))
-    }
-
-    pub(crate) fn meanings(&self) -> impl Iterator<Item = &Meaning> {
-        self.named().map(|(_, meaning)| meaning)
-    }
-
-    /// The rules of those that watch their heaviest keys.
-    pub(crate) fn weighing(&self) -> impl Iterator<Item = u64> {
-        self.meanings().filter(|meaning| meaning.watched > 0).map(|meaning| meaning.rule)
-    }
-
-    /// How limits watch that route.
-    pub(crate) fn watching(&self, route: &str) -> Box<[Watched]> {
-        let mut all = Vec::new();
-        for Named { spec, meaning, .. } in &self.all {
-            let watches = spec.busy.as_ref().is_some_and(|busy| busy.route == route);
-            let association = meaning.as_ref().and_then(|meaning| meaning.association);
-            if let Some(association) = association.filter(|_| watches)
-                && !all.contains(&association.watched)
-            {
-                all.push(association.watched);
-            }
-        }
-        all.into()
-    }
-
-    /// Whether the routes that are watched exist.
-    pub(crate) fn check_routes(&self, routes: &[String], problems: &mut Vec<Problem>) {
-        for Named { name, spec, .. } in &self.all {
-            if let Some(busy) = spec.busy.as_ref().filter(|busy| !routes.contains(&busy.route)) {
-                problems.push(Problem {
-                    path: format!("limit.{name}.while.route"),
-                    message: format!("there is no route named {:?}", busy.route),
-                    hint: Some(format!("there are: {}", routes.join(", "))),
-                });
-            }
-        }
-    }
-
-    /// Those that a store counts: name, rule, and how.
-    pub(crate) fn shared(&self) -> impl Iterator<Item = (&str, u64, Terms)> {
-        self.all.iter().filter_map(|Named { name, meaning, .. }| {
-            let meaning = meaning.as_ref()?;
-            Some((name.as_str(), meaning.rule, meaning.shared.as_ref()?.terms))
-        })
-    }
-
-    /// One that a store counts: its rule, its key, and how.
-    pub(super) fn stored(&self, name: &str) -> Option<(u64, &Key, &Shared)> {
-        let meaning = self.meaning(self.place(name)?)?;
-        Some((meaning.rule, &meaning.key, meaning.shared.as_ref()?))
-    }
-
-    fn place(&self, name: &str) -> Option<u16> {
-        u16::try_from(self.all.iter().position(|named| named.name == name)?).ok()
-    }
-
-    pub(crate) fn names(&self) -> impl Iterator<Item = &str> {
-        self.all.iter().map(|named| named.name.as_str())
-    }
-
-    /// Those of every route that names none itself.
-    pub(crate) fn defaults(&self) -> Option<Vec<String>> {
-        let defaults = self.all.iter().filter(|named| named.spec.default);
-        let names: Vec<_> = defaults.map(|named| named.name.clone()).collect();
-        (!names.is_empty()).then_some(names)
-    }
-
-    pub(crate) fn promises(&self) -> impl Iterator<Item = Promise> {
-        self.all.iter().filter_map(|Named { name, spec, meaning }| {
-            let meaning = meaning.as_ref()?;
-            let (meter, lost) = (meaning.meter, meaning.shared.as_ref().map(Shared::loss));
-            Some(Promise::of(name, spec, meter.quota(), meter.window(), lost))
-        })
-    }
-
-    /// Whether the response says what a request costs, at any of them.
-    pub(crate) fn follow(&self) -> bool {
-        self.all.iter().any(|named| named.meaning.as_ref().is_some_and(Meaning::follows))
-    }
-
-    /// Whether any of them is a sliding window.
-    pub(crate) fn slide(&self) -> bool {
-        let mut meanings = self.all.iter().filter_map(|named| named.meaning.as_ref());
-        meanings.any(|meaning| matches!(meaning.meter, Meter::Sliding(_)))
+        let tenant = ask.facts.identity.and_then(|identity| identity.tenant);
+        tenant.and_then(|tenant| tenants.get(tenant)).unwrap_or(&self.places)
     }
 }
 
@@ -198,38 +71,17 @@ impl Filter for RateLimit {
     type Rule = Rule;
 
     fn compile(spec: Vec<String>, context: &mut Context<'_>) -> Option<Rule> {
-        let mut places = Vec::with_capacity(spec.len());
-        for (i, name) in spec.iter().enumerate() {
-            match context.limits.place(name) {
-                Some(place) if places.contains(&place) => {
-                    let hint = Some("name each limit once".to_owned());
-                    context.problem(&format!("[{i}]"), format!("`{name}` is named twice"), hint);
-                }
-                Some(place) => places.push(place),
-                None => {
-                    let names = context.limits.names().collect::<Vec<_>>().join(", ");
-                    let hint = if names.is_empty() {
-                        format!("write a table [limit.{name}]")
-                    } else {
-                        format!("there are: {names}")
-                    };
-                    let message = format!("no limit is called `{name}`");
-                    context.problem(&format!("[{i}]"), message, Some(hint));
-                }
-            }
-        }
-        if places.len() > LIMITS_MAX {
-            let hint = Some(format!("at most {LIMITS_MAX}"));
-            context.problem("", format!("{} limits on one route", places.len()), hint);
-        }
-        Some(Rule(places.into()))
+        let (limits, whose) = (context.limits, context.whose);
+        let mut problem = |below: &str, message, hint| context.problem(below, message, hint);
+        Some(Rule { places: limits.places(&spec, &mut problem), whose })
     }
 
     /// All or nothing: a refused request takes from none of its limits. Another worker may take
     /// the last token between our look and our grasp; what was grasped by then is given back.
     fn check(&mut self, ask: &Ask<'_>, rule: &Rule, flight: &mut Flight) -> Verdict {
         self.kept = [None; LIMITS_MAX];
-        if let [limit] = *rule.0
+        let places = rule.places(ask);
+        if let [limit] = *places
             && ask.limits.meaning(limit).is_some_and(|meaning| meaning.shared.is_none())
         {
             return match self.counted(ask, limit, flight.phase) {
@@ -239,9 +91,9 @@ impl Filter for RateLimit {
         }
         let mut space = [None; LIMITS_MAX];
         // As many as there are: most routes have one limit, and eight slots cost what they cost.
-        let space = &mut space[..rule.0.len().min(LIMITS_MAX)];
+        let space = &mut space[..places.len().min(LIMITS_MAX)];
         let mut free = space.iter_mut();
-        for &limit in &rule.0 {
+        for &limit in places {
             if let Some(counted) = self.counted(ask, limit, flight.phase)
                 && let Some(slot) = free.next()
             {
@@ -260,7 +112,10 @@ impl Filter for RateLimit {
         {
             return verdict;
         }
-        if let Err((refused, wait)) = self.take_all(ask, space, flight) {
+        let taken = self.take_all(ask, space, flight);
+        // A later filter may wait for the store on its own account.
+        flight.parked = None;
+        if let Err((refused, wait)) = taken {
             self.undo(ask, rule, flight);
             return refused.refuse(ask, wait, flight);
         }
@@ -382,7 +237,7 @@ fn take(
 /// The response says what the request has cost: what is not paid yet is charged, into debt if
 /// need be.
 pub(crate) fn settle(ask: &Ask<'_>, rule: &Rule, response: Headers<'_>, flight: &mut Flight) {
-    for &limit in &rule.0 {
+    for &limit in rule.places(ask) {
         let Some(meaning) = ask.limits.meaning(limit) else { continue };
         let rest = meaning.rest(response);
         // A shadow that would have refused has counted nothing, and counts nothing now.
@@ -434,7 +289,7 @@ fn look(ask: &Ask<'_>, space: &[Option<Counted<'_>>], flight: &mut Flight) -> Op
         if meaning.shadow || meaning.shared.is_some() {
             continue;
         }
-        match ask.ledger.peek(ask.now, *key, meaning.meter, *cost) {
+        match ask.ledger.look(ask.now, *key, meaning.meter, *cost) {
             Ok(_) => {}
             Err((level, wait)) => {
                 let level = Level { reset: wait, ..level };

@@ -6,7 +6,7 @@ use core::time::Duration;
 use serde::Deserialize;
 
 use super::Ask;
-use super::bound::Loss;
+use super::bound::{Loss, Stored};
 use super::limit::{CostSpec, Kind, LimitSpec};
 use super::rate_limit::Counted;
 use super::terms::Numbers;
@@ -124,8 +124,14 @@ impl Shared {
         Some(Self { terms: terms?, lost: spec.lost.unwrap_or_default(), share: share?, numbers })
     }
 
+    /// What the store has to do with its bound. `proxied`: nobody sees when it restarts.
+    pub(super) fn bound(&self, proxied: bool) -> Stored {
+        let unseen = (proxied && self.terms.strict).then_some(self.terms.capacity);
+        Stored { loss: self.loss(), unseen }
+    }
+
     /// What it admits beyond its bound while the store is away: every gateway its share.
-    pub(super) fn loss(&self) -> Loss {
+    fn loss(&self) -> Loss {
         let rate = self.numbers.rate;
         let minute = u128::from(rate.tokens().get()) * MINUTE.as_nanos();
         let minute = u64::try_from(minute.div_ceil(rate.period().as_nanos().max(1)));
@@ -258,11 +264,7 @@ pub(super) fn ready(
             }
         }
     }
-    let Some(rule) = wait else {
-        // A later filter may wait for the store on its own account.
-        flight.parked = None;
-        return None;
-    };
+    let rule = wait?;
     if first {
         leases.parked(rule);
     }

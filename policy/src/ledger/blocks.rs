@@ -232,6 +232,11 @@ impl Blocks {
         }
     }
 
+    /// Before it could take.
+    pub(super) fn refused(&self, key: CountKey) {
+        self.own.table.refused(block_key(key, 0));
+    }
+
     pub(super) fn give_back(&self, loans: &Loans, sliding: Sliding) {
         for lent in loans.lent.iter().flatten() {
             let Lent { word: taken, place, count, cell, spare } = *lent;
@@ -404,6 +409,9 @@ impl Words for Own<'_> {
         let took = !idle(self.blocks.marks.until(self.key), self.now);
         let from = took.then(|| self.blocks.spare.table.look(self.spare)).flatten();
         let from = from.map(|(place, _)| self.blocks.spare.block(place));
+        if from.is_some() {
+            self.blocks.own.table.shares(self.key);
+        }
         let ring = if from.is_some() { 0 } else { self.ring };
         for (i, cell) in self.blocks.own.block(place).iter().enumerate() {
             let word = from.and_then(|from| from.get(i)).map_or(0, |cell| cell.load(SeqCst));

@@ -23,7 +23,11 @@ impl Words for Own<'_> {
     /// What was taken from the overflow while there was no room stays taken.
     fn fresh(&self, _: Place, _: u64) -> u64 {
         fence(SeqCst);
-        self.ledger.inherited(self.key, self.ledger.now(self.clock.at))
+        let word = self.ledger.inherited(self.key, self.ledger.now(self.clock.at));
+        if word != 0 {
+            self.ledger.buckets.shares(self.key.hash);
+        }
+        word
     }
 
     fn cleared(&self, until: u64) -> u64 {

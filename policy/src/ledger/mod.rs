@@ -340,6 +340,27 @@ impl Ledger {
         }
     }
 
+    /// The same before taking: whoever is refused here, by what it shares, is counted here. Taking
+    /// counts the others.
+    pub(crate) fn look(
+        &self,
+        clock: Now,
+        key: CountKey,
+        meter: Meter,
+        cost: u32,
+    ) -> Result<Level, (Level, Duration)> {
+        let seen = self.peek(clock, key, meter, cost);
+        if seen.is_err() {
+            match meter {
+                Meter::Sliding(_) => self.prepare().refused(key),
+                Meter::Bucket(_) | Meter::Queue(_) | Meter::Fixed(_) => {
+                    self.buckets.refused(key.hash);
+                }
+            }
+        }
+        seen
+    }
+
     /// Gives back what was just taken. When another worker has taken from the same bucket since,
     /// it stays taken: adding time that has partly passed would admit too much.
     pub(crate) fn give_back(&self, receipt: &Receipt, meter: Meter) {

@@ -103,6 +103,18 @@ impl Table {
         self.tally.figures(self.capacity())
     }
 
+    /// The key is judged by what it shares with others.
+    pub(super) fn shares(&self, key: u64) {
+        self.tally.full(key);
+    }
+
+    /// The key is refused, and if it is not here, by what it shares.
+    pub(super) fn refused(&self, key: u64) {
+        if !self.holds(key) {
+            self.shares(key);
+        }
+    }
+
     /// The key's value, if it is here and not just changing hands.
     pub(crate) fn value(&self, key: u64) -> Option<u64> {
         self.look(key).map(|(_, value)| value)

@@ -29,7 +29,8 @@ pub struct Figures {
     pub held: u64,
     /// Keys that were forgotten for others, because they were as good as new. Since the start.
     pub forgotten: u64,
-    /// How often a key found all its places held by keys that still owe. Since the start.
+    /// How often a key was judged by what it shares with others, or refused where nothing is
+    /// shared: its places were held by keys that still owe, or had been. Since the start.
     pub full: u64,
 }
 

@@ -351,6 +351,10 @@ fn only_those_that_took_from_a_shared_count_begin_with_what_it_owes() {
         let looks = |ms, n| ledger.peek(at(ms), key(n), long, 1).is_ok();
         assert!(!looks(7_201_000, others.next().unwrap()), "no place, and nothing left");
         // Those before are forgotten, so everybody finds a place; a look says so, too.
+        let judged = || ledger.tables().map(|(_, figures)| figures.full).sum::<u64>();
+        let before = judged();
+        assert!(!takes(&ledger, 7_209_000, 9999, long), "{long:?}");
+        assert_eq!(judged(), before + 1, "by what it shares, though it has a place: {long:?}");
         let mut other = |ms| {
             let n = others.next().unwrap();
             looks(ms, n) && takes(&ledger, ms, n, long)
@@ -409,5 +413,36 @@ proptest! {
                 }
             }
         }
+    }
+}
+
+#[test]
+fn who_has_no_place_is_counted_in_taking_and_in_looking() {
+    let hour = || "1/h".parse().unwrap();
+    for meter in [
+        Meter::Bucket(Gcra::new(hour(), 1).unwrap()),
+        Meter::Fixed(Fixed::every(1, Duration::from_secs(3600)).unwrap()),
+    ] {
+        let ledger = Ledger::new(64, [0; 16]);
+        let figures = || ledger.tables().next().map(|(_, f)| (f.held, f.full)).unwrap();
+        let asks = 1000;
+        for n in 1..=asks {
+            let _ = ledger.take(at(600_000), key(n), meter, 1);
+        }
+        let (held, full) = figures();
+        assert!(held > 32 && held + full == asks, "{meter:?}: {held} and {full}");
+        let mut refused = 0;
+        for n in asks + 1..=2 * asks {
+            refused += u64::from(ledger.look(at(600_000), key(n), meter, 1).is_err());
+        }
+        assert!(refused > 900, "{meter:?}: {refused}");
+        assert_eq!(figures(), (held, full + refused), "{meter:?}");
+        assert!(ledger.peek(at(600_000), key(2 * asks), meter, 1).is_err(), "told, not counted");
+        // Who has a place is judged by its own.
+        let own = (1..=asks).filter(|n| ledger.buckets.value(key(*n).hash).is_some());
+        for n in own {
+            let _ = ledger.look(at(600_000), key(n), meter, 1);
+        }
+        assert_eq!(figures(), (held, full + refused), "{meter:?}");
     }
 }

@@ -18,11 +18,19 @@ const RETURN: i64 = 600_000;
 /// One shard of a server.
 #[derive(Clone, Debug, Default)]
 pub struct Store {
-    run: String,
-    fence: i64,
+    epoch: Epoch,
     tallies: BTreeMap<String, Tally>,
     /// Break it in one place, to see that a test notices.
     pub mutant: Option<Mutant>,
+}
+
+/// Which server run a shard belongs to, and since when.
+#[derive(Clone, Debug, Default)]
+struct Epoch {
+    run: String,
+    fence: i64,
+    /// Runs that all of it was carried over from since the fence.
+    moved: Vec<String>,
 }
 
 /// Ways in which the script could be wrong.
@@ -46,6 +54,8 @@ pub enum Mutant {
     NoDebt,
     /// A part of a window is forgotten a window after its beginning, not its end.
     EarlySlots,
+    /// That a shard was carried over is believed of whichever run it was.
+    AnyMove,
 }
 
 #[derive(Clone, Debug, Default)]
@@ -90,23 +100,31 @@ struct Rule {
 }
 
 impl Store {
-    /// The script's answer for one key. `now_us` is the server's clock.
+    /// The script's answer for one key. `now_us` is the server's clock; `run` is the server's, or
+    /// `RUN<FROM`.
     pub fn call(&mut self, now_us: i64, run: &str, node: &str, key: &str, m: &Message) -> Reply {
         let fenced = self.mutant != Some(Mutant::NoFence);
-        if self.run != run {
-            let fence = if fenced { now_us } else { 0 };
-            (self.run, self.fence) = (run.to_owned(), fence);
+        let (run, from) = run.split_once('<').unwrap_or((run, ""));
+        if self.epoch.run != run {
+            let any = self.mutant == Some(Mutant::AnyMove) && !self.epoch.run.is_empty();
+            if !from.is_empty() && (any || self.epoch.run == from) {
+                let from = core::mem::replace(&mut self.epoch.run, run.to_owned());
+                self.epoch.moved.push(from);
+            } else {
+                let fence = if fenced { now_us } else { 0 };
+                self.epoch = Epoch { run: run.to_owned(), fence, moved: Vec::new() };
+            }
         }
         let run = if fenced { run } else { "1" };
         let mut tally = self.tallies.remove(key).unwrap_or_default();
-        let reply = tally.call(now_us, run, node, m, self.fence, self.mutant);
+        let reply = tally.call(now_us, (run, &self.epoch), node, m, self.mutant);
         self.tallies.insert(key.to_owned(), tally);
         reply
     }
 
     /// As after a long time without a restart: buckets that are missing were full.
     pub fn warm(&mut self, run: &str) {
-        (self.run, self.fence) = (run.to_owned(), 0);
+        self.epoch = Epoch { run: run.to_owned(), ..Epoch::default() };
     }
 
     /// All data is gone.
@@ -155,10 +173,9 @@ impl Tally {
     fn call(
         &mut self,
         now: i64,
-        run: &str,
+        (run, epoch): (&str, &Epoch),
         node: &str,
         m: &Message,
-        fence: i64,
         mutant: Option<Mutant>,
     ) -> Reply {
         let rule = Rule::of(m, mutant);
@@ -166,12 +183,12 @@ impl Tally {
         let mut me = self.nodes.remove(node);
         let clock = self.clock(now, m, me.as_mut(), rule.is(Mutant::NoStepDetector));
         let missing = self.run.is_empty();
-        if !missing && self.run != run {
+        if !missing && self.run != run && !epoch.moved.contains(&self.run) {
             flags += 4;
         }
         if missing || (flags == 4 && m.terms.strict) {
             me = None;
-            self.birth(clock, fence, &rule, m.terms.strict);
+            self.birth(clock, epoch.fence, &rule, m.terms.strict);
         } else if rule.count == Count::Bucket {
             self.rewrite(clock, &rule);
         } else if rule.count == Count::Places && self.out > 0 && clock - self.at > rule.lease {

@@ -11,7 +11,8 @@ use toml::{Table, Value};
 fn draft(mut file: Table) -> Draft {
     let nodes = file.remove("nodes").map(|nodes| nodes.try_into().expect("a number"));
     let zone = file.remove("zone").map(|zone| zone.try_into().expect("a text"));
-    let mut draft = Draft { nodes, zone, ..Draft::default() };
+    let proxied = file.remove("proxied").is_some_and(|is| is.try_into().expect("true or false"));
+    let mut draft = Draft { nodes, proxied, zone, ..Draft::default() };
     if let Some(shed) = file.remove("shed") {
         draft.shed = shed.try_into().expect("bounds of the node");
     }
@@ -20,6 +21,10 @@ fn draft(mut file: Table) -> Draft {
     }
     for (name, value) in section(&mut file, "limit") {
         draft.limits.push((name, value.try_into().expect("a limit")));
+    }
+    for (name, value) in section(&mut file, "tenant") {
+        let limits = value.get("limits").cloned().expect("limits of the tenant");
+        draft.tenants.push((name, limits.try_into().expect("names of limits")));
     }
     for (name, value) in section(&mut file, "route") {
         let Value::Table(all) = value else { panic!("a route is a table") };

@@ -138,8 +138,7 @@ fn operators_see_how_full_the_table_of_counts_is() {
     let held = table(&sluice, "held");
     assert!((900.0..=1024.0).contains(&held), "{held}");
     let full = table(&sluice, "full_total");
-    // Who finds no room, and is refused by what all without a place owe together, is not counted.
-    assert!((1.0..=1500.0 - held).contains(&full), "{full} of the others found it full");
+    assert_eq!(full, 1500.0 - held, "all others were judged by what they share");
     assert_eq!(table(&sluice, "forgotten_total"), 0.0, "all of them owe for an hour");
     let told = &sluice.admin("/v1/limits").json()["tables"]["counts"];
     assert_eq!((told["held"].as_f64(), &told["room"]), (Some(held), &1024.into()), "{told}");

@@ -51,12 +51,18 @@ fn wait_for_store(sluice: &Sluice, state: &str) {
 
 /// Clients that ask without a pause until the end, twice as many of the first gateway.
 pub(crate) fn load(gateways: &[Sluice], span: Duration) -> Vec<Seen> {
+    load_of(gateways, "a", span)
+}
+
+/// The same for this key.
+pub(crate) fn load_of(gateways: &[Sluice], key: &str, span: Duration) -> Vec<Seen> {
+    let field = format!("X-Key: {key}\r\n");
     let end = Instant::now() + span;
     let one = |sluice: &Sluice| {
         let (mut client, mut seen) = (sluice.client(), Vec::new());
         while Instant::now() < end {
             let began = Instant::now();
-            let status = client.ask("/", "X-Key: a\r\n").status();
+            let status = client.ask("/", &field).status();
             seen.push(Seen { status, began, ended: Instant::now() });
         }
         seen
@@ -88,10 +94,29 @@ fn excess(seen: &[Seen], burst: f64, rate: f64) -> f64 {
     worst
 }
 
-/// Requests that waited for the store in vain, and were decided without it.
-pub(crate) fn gave_up(gateways: &[Sluice]) -> f64 {
-    let name = "sluice_store_degraded_decisions_total{decision=\"refused\"}";
-    gateways.iter().map(|sluice| sluice.metrics()[name]).sum()
+/// Waits until each gateway counts this key (`LIMIT/KEY`) by these numbers, or by none of its own.
+/// Returns how long that took.
+///
+/// A gateway looks every 480 ms. On a machine with too little time, that takes longer, so looks are
+/// counted: one may have begun before the change, the next one finds it.
+///
+/// # Panics
+/// When one has looked twice and does not.
+pub(crate) fn wait_for_override(gateways: &[Sluice], key: &str, value: Option<&str>) -> Duration {
+    let looks = |sluice: &Sluice| sluice.metrics()["sluice_store_override_reads_total"];
+    let before: Vec<f64> = gateways.iter().map(looks).collect();
+    let began = Instant::now();
+    for (sluice, before) in gateways.iter().zip(before) {
+        eventually("numbers of one key", || {
+            let looks = looks(sluice) - before;
+            let limits = sluice.admin("/v1/limits").json();
+            let own = limits["overrides"].as_array()?.iter().find(|own| own["key"] == key);
+            let there = own.and_then(|own| own["value"].as_str()) == value;
+            assert!(there || looks < 2.0, "{looks} looks, and {key} is not {value:?}: {limits}");
+            there.then_some(())
+        });
+    }
+    began.elapsed()
 }
 
 pub(crate) fn count(seen: &[Seen], status: Range<u16>) -> u64 {
@@ -102,12 +127,20 @@ pub(crate) fn count(seen: &[Seen], status: Range<u16>) -> u64 {
 fn one_a_minute_over_three_gateways_admits_exactly_one() {
     let Some(redis) = Redis::start() else { return };
     let gateways = three(&limited(&redis, "1/min", 1, "closed"));
-    let seen = load(&gateways, Duration::from_secs(1));
-    let admitted = count(&seen, 200..201);
-    let late = gave_up(&gateways);
-    assert!(admitted == 1 || (admitted == 0 && late >= 1.0), "{admitted} of {}", seen.len());
-    assert_eq!(count(&seen, 429..430) + admitted, seen.len() as u64);
-    assert!(redis.calls("evalsha") < 20, "refusals are remembered: {}", redis.calls("evalsha"));
+    // The one may come too late for whoever has waited 20 ms for it, on a busy machine. Then it is
+    // gone, and another key has to show that it is not always so.
+    let mut keys = ('a'..='z').map(String::from);
+    eventually("exactly one", || {
+        let calls = redis.calls("evalsha");
+        let key = keys.next().expect("few are enough");
+        let seen = load_of(&gateways, &key, Duration::from_millis(500));
+        let calls = redis.calls("evalsha") - calls;
+        let admitted = count(&seen, 200..201);
+        assert!(admitted <= 1, "{admitted} of {}", seen.len());
+        assert_eq!(count(&seen, 429..430) + admitted, seen.len() as u64);
+        assert!(calls < 20, "refusals are remembered: {calls}");
+        (admitted == 1).then_some(())
+    });
 }
 
 #[test]
@@ -116,17 +149,19 @@ fn a_limit_over_three_gateways_is_used_to_the_full_and_never_beyond() {
     let gateways = three(&limited(&redis, &format!("{RATE}/s"), RATE, "closed"));
     let began = Instant::now();
     let seen = load(&gateways, Duration::from_secs(5));
-    let most = RATE as f64 * (1.0 + began.elapsed().as_secs_f64());
+    let spent = began.elapsed().as_secs_f64();
+    let most = RATE as f64 * (1.0 + spent);
     let (admitted, commands) = (count(&seen, 200..201), redis.calls("evalsha"));
     let asked = seen.len() as u64;
     eprintln!("{asked} asked, {admitted} admitted of {most:.0}, {commands} commands");
     assert!(excess(&seen, RATE as f64, RATE as f64) <= 0.0);
     assert!(admitted as f64 >= 0.95 * most.min(asked as f64), "{admitted} of {most:.0}");
     assert_eq!(admitted + count(&seen, 429..430), asked, "nothing but 200 and 429");
-    // A gateway at its share asks again after an eighth of the time in which the bucket fills, so a
-    // machine that is too busy to ask for much has more of them.
-    let paced = 3 * 9 * began.elapsed().as_secs();
-    assert!(commands <= paced.max(asked / 100), "{commands} commands for {asked} requests");
+    // A gateway at its share asks again after an eighth of the time in which the bucket fills,
+    // however many requests come: at 5,000 requests a second this is one for 185 of them. And a
+    // few to begin with.
+    let paced = 3.0 * (9.0 * spent + 4.0);
+    assert!(commands as f64 <= paced, "{commands} commands in {spent} s");
 }
 
 #[test]
