@@ -133,7 +133,7 @@ impl Seat {
                 hold.sum_us.set(hold.sum_us.get().saturating_add(nanos(took) / 1_000));
                 hold.answers.set(hold.answers.get() + 1);
             }
-            Verdict::Failed(Failure::TimedOut) => {
+            Verdict::Failed(Failure::TimedOut | Failure::Stalled) => {
                 gate.drops.fetch_add(1, Relaxed);
             }
             Verdict::Responded { .. } | Verdict::Failed(_) | Verdict::Nothing => {}
