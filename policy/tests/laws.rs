@@ -139,7 +139,10 @@ impl Run {
         let (record, seed) = (&done.record, self.seed);
         assert!(record.attempts <= 5, "seed {seed}: {} calls", record.attempts);
         assert_eq!(record.cut, done.held, "seed {seed}: what broke off is counted");
-        for step in record.trail.steps().filter(|s| s.filter == "limits" && s.passed) {
+        // What `concurrency` refuses, limits have taken back.
+        let counts = record.trail.steps().all(|s| s.filter != "concurrency" || s.passed);
+        let passed = |filter: &str, passed| filter == "limits" && passed && counts;
+        for step in record.trail.steps().filter(|s| passed(s.filter, s.passed)) {
             let each = record.plan().limit_name(step.rule.unwrap()) == "each";
             self.passed.push((done.judged, each.then(|| address(done.request.client))));
         }
