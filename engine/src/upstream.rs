@@ -147,7 +147,7 @@ struct Attempt<'a, X> {
     expecting: Option<Sleep>,
     scan: Scan,
     /// The head has come, and its response is held.
-    held: Option<Held>,
+    held: Option<Box<Held>>,
     /// When this is over, the call takes long.
     timer: Option<Sleep>,
     second: Option<Second>,
@@ -368,8 +368,8 @@ impl<'a, X: Exchange> Attempt<'a, X> {
 
     /// Understand what has come so far: interim heads are passed on, a final one ends it.
     async fn read(&mut self, mut buffer: Vec<u8>) -> Read {
-        if let Some(held) = self.held {
-            return self.hold(held, buffer);
+        if self.held.is_some() {
+            return self.hold(buffer);
         }
         let to_head = self.exchange.head().method() == "HEAD";
         loop {

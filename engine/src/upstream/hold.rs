@@ -68,8 +68,8 @@ impl<X: Exchange> Attempt<'_, X> {
         if missing(&self.connection, &buffer, body_at) > 0
             && let Some(held) = self.to_be_held(body_at)
         {
-            self.held = Some(held);
-            return self.hold(held, buffer);
+            self.held = Some(Box::new(held));
+            return self.hold(buffer);
         }
         Read::Final { buffer, body_at }
     }
@@ -84,7 +84,10 @@ impl<X: Exchange> Attempt<'_, X> {
         Held::new(&hold, &self.connection, body_at, &self.call, self.asked)
     }
 
-    pub(super) fn hold(&mut self, held: Held, buffer: Vec<u8>) -> Read {
+    /// What has come of it so far: all, or the rest is read.
+    #[cold]
+    pub(super) fn hold(&mut self, buffer: Vec<u8>) -> Read {
+        let Some(held) = &self.held else { return Read::Malformed };
         if held.is_whole(&buffer) {
             return Read::Final { buffer, body_at: held.body_at };
         }

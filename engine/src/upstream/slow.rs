@@ -32,7 +32,7 @@ pub(super) struct First {
     pub(super) call: Call,
     pub(super) asked: Instant,
     pub(super) scan: Scan,
-    pub(super) held: Option<Held>,
+    pub(super) held: Option<Box<Held>>,
 }
 
 impl Slow {
