@@ -192,7 +192,7 @@ fn what_is_longer_or_not_asked_for_breaks_off_for_the_client() {
 
 #[test]
 fn a_response_in_pieces_comes_whole_and_its_connection_is_used_again() {
-    let body: String = (0..16 << 10).map(|i| char::from(b'a' + (i % 26) as u8)).collect();
+    let body: String = ('a'..='z').cycle().take(16 << 10).collect();
     let filler = "x".repeat(9_000);
     let whole = format!(
         "HTTP/1.1 200 OK\r\nX-Filler: {filler}\r\nContent-Length: {}\r\n\r\n{body}",
