@@ -472,6 +472,8 @@ fn breakers_and_retries_are_refused_where_they_are_wrong() {
         ("eject = \"maybe\"", "", "3:9 \"maybe\" is not a way to take servers out"),
         ("", "retries = 9", "7:11 9 retries"),
         ("", "retries = { on = [\"5\"] }", "7:19 not a kind of failure"),
+        ("", "retries = { body = \"65KiB\" }", "7:20 too much to be kept"),
+        ("", "retries = { hold = \"65KiB\" }", "7:20 too much to be held"),
         ("", "retries = \"often\"", "7:11 "),
     ] {
         let text = format!(

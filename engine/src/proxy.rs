@@ -129,7 +129,7 @@ async fn wait<X: Exchange>(
     {
         return Called::Fell { second: true, failure: Failure::Connect, rest: slow };
     }
-    slow.wait(worker, exchange).await
+    slow.wait(worker, exchange, flight).await
 }
 
 /// The client's own part failed on the way.

@@ -1,6 +1,7 @@
 //! One attempt at one endpoint: a connection, the request, and the head of what comes back.
 
 pub(crate) mod connection;
+mod hold;
 pub(crate) mod pool;
 mod queue;
 pub(crate) mod response;
@@ -19,6 +20,7 @@ use sluice_policy::decision::{Call, Failure, idempotent};
 use sluice_policy::facts::Body;
 use sluice_policy::flight::Flight;
 use sluice_policy::plan::Route;
+use sluice_policy::time::Instant;
 
 use crate::http::body::Encoder;
 use crate::http::parse::{ResponseHead, Scan};
@@ -26,9 +28,9 @@ use crate::http::{ClientFault, Exchange, Pending, while_there, write};
 use crate::runtime::{self, Sleep};
 use crate::sweep::Until;
 use crate::worker::Worker;
-use connection::{Connection, Step};
+use connection::{Connection, Step, at_hand, connect};
+use hold::Held;
 use pool::Pool;
-use queue::Given;
 use response::Response;
 use second::{Answered, Second};
 use slow::{First, Slow};
@@ -37,7 +39,7 @@ use upload::{Upload, UploadFault, Uploaded};
 /// How an attempt went.
 #[derive(Debug)]
 pub(crate) enum Called {
-    /// A final head has come.
+    /// A final head has come; of a response that is held, all of it.
     Responded(Response),
     /// `replayable`: every byte of the request is still here.
     Failed { failure: Failure, replayable: bool },
@@ -89,13 +91,16 @@ pub(crate) async fn call<X: Exchange>(
     let mut attempt = Attempt {
         worker,
         exchange,
+        flight,
         connection,
         call,
         upload: None,
         sent: false,
+        asked: Instant::default(),
         body_bytes_max,
         expecting: None,
         scan: Scan::default(),
+        held: None,
         timer: None,
         second: None,
     };
@@ -106,39 +111,6 @@ pub(crate) async fn call<X: Exchange>(
 
 fn failed<X: Exchange>(exchange: &X, failure: Failure) -> Called {
     Called::Failed { failure, replayable: exchange.body() != Pending::Taken }
-}
-
-/// A connection that waits in the pool.
-fn at_hand(pool: &Pool, call: &Call, once: bool) -> Option<Box<Connection>> {
-    if call.fresh {
-        pool.distrust();
-        return None;
-    }
-    pool.take(once)
-}
-
-/// A new connection, or the next that is given back to a full pool.
-async fn connect(
-    worker: &Worker,
-    pool: &Rc<Pool>,
-    call: Call,
-    once: bool,
-) -> Result<Box<Connection>, Failure> {
-    let place = match pool.place() {
-        Some(place) => place,
-        None => match queue::wait(worker, pool, call.queue).await.ok_or(Failure::PoolFull)? {
-            Given::Place(place) => place,
-            Given::Connection(mut connection, _) => match connection.is_fit(once) && !call.fresh {
-                true => return Ok(connection),
-                false => connection.into_place(),
-            },
-        },
-    };
-    let left = call.deadline.since(worker.now().at).min(call.connect);
-    Connection::open(worker, place, left).await.map_err(|e| match e.kind() {
-        io::ErrorKind::TimedOut => Failure::ConnectTimeout,
-        _ => Failure::Connect,
-    })
 }
 
 /// The head as the upstream is to see it.
@@ -163,15 +135,20 @@ fn write_head<X: Exchange>(
 struct Attempt<'a, X> {
     worker: &'a Rc<Worker>,
     exchange: &'a mut X,
+    flight: &'a Flight,
     connection: Box<Connection>,
     call: Call,
     upload: Option<Upload>,
     /// The upstream has been given all that the request's head announces.
     sent: bool,
+    /// Since when it owes a response.
+    asked: Instant,
     body_bytes_max: Option<u64>,
     /// The client waits for `100 Continue`; when this is over it is told to go on.
     expecting: Option<Sleep>,
     scan: Scan,
+    /// The head has come, and its response is held.
+    held: Option<Box<Held>>,
     /// When this is over, the call takes long.
     timer: Option<Sleep>,
     second: Option<Second>,
@@ -207,21 +184,25 @@ impl<'a, X: Exchange> Attempt<'a, X> {
     fn resume(
         worker: &'a Rc<Worker>,
         exchange: &'a mut X,
+        flight: &'a Flight,
         first: First,
         second: Option<Second>,
     ) -> Self {
-        let First { connection, call, scan } = first;
+        let First { connection, call, asked, scan, held } = first;
         Self {
             worker,
             exchange,
+            flight,
             connection,
             call,
             upload: None,
             sent: true,
+            asked,
             // Only what has no body is hedged.
             body_bytes_max: None,
             expecting: None,
             scan,
+            held,
             timer: None,
             second,
         }
@@ -284,8 +265,9 @@ impl<'a, X: Exchange> Attempt<'a, X> {
     }
 
     /// The request has been sent: from here on the response's head is awaited.
-    fn watch_for_head(&self) {
+    fn watch_for_head(&mut self) {
         let now = self.worker.now_cached().at;
+        self.asked = now;
         let left = self.call.deadline.since(now);
         // An upload may have outlasted the deadline, which does not count it.
         let span =
@@ -344,8 +326,8 @@ impl<'a, X: Exchange> Attempt<'a, X> {
     }
 
     fn slow(self) -> Box<Slow> {
-        let Self { connection, call, scan, second, .. } = self;
-        Box::new(Slow { first: Some(First { connection, call, scan }), second })
+        let Self { connection, call, asked, scan, held, second, .. } = self;
+        Box::new(Slow { first: Some(First { connection, call, asked, scan, held }), second })
     }
 
     async fn arrived(&mut self) -> Arrived {
@@ -387,6 +369,9 @@ impl<'a, X: Exchange> Attempt<'a, X> {
 
     /// Understand what has come so far: interim heads are passed on, a final one ends it.
     async fn read(&mut self, mut buffer: Vec<u8>) -> Read {
+        if self.held.is_some() {
+            return self.hold(buffer);
+        }
         let to_head = self.exchange.head().method() == "HEAD";
         loop {
             let end = match self.connection.understand(&mut buffer, &mut self.scan, to_head) {
@@ -411,7 +396,7 @@ impl<'a, X: Exchange> Attempt<'a, X> {
                         return Read::ClientGone;
                     }
                 }
-                _ => return Read::Final { buffer, body_at: end },
+                _ => return self.headed(buffer, end),
             }
             self.connection.skip(&mut buffer, end);
         }
@@ -452,9 +437,11 @@ impl<'a, X: Exchange> Attempt<'a, X> {
         None
     }
 
-    /// The upstream closed, reset or ran out of time before a head was whole.
+    /// The upstream closed, reset or ran out of time before the response was there.
     fn ended(&self, buffer: &[u8]) -> Failure {
-        if self.connection.watch.fired() {
+        if self.held.is_some() {
+            hold::ended(&self.connection)
+        } else if self.connection.watch.fired() {
             Failure::TimedOut
         } else if self.connection.reused && Connection::is_empty(buffer) {
             Failure::Stale

@@ -131,6 +131,7 @@ impl Policy {
         repeatable: bool,
     ) -> Decision {
         let failed = stand(flight);
+        flight.tries.count(failure);
         let plan = Rc::clone(&flight.plan);
         let (Some(failed), Some((_, route))) = (failed, routed(&plan, flight)) else {
             return over(flight, Answer::problem(500, "event.unexpected"));

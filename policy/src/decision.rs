@@ -1,6 +1,7 @@
 //! The conversation about one request: the engine brings an [`Event`], policy returns a
 //! [`Decision`], and each decision says which event answers it.
 
+pub use crate::recover::hold::Hold;
 pub use crate::recover::idempotent;
 use core::time::Duration;
 
@@ -16,9 +17,9 @@ pub enum Event {
     Arrived,
     /// `Facts` now hold what `Decision::Learn` asked for.
     Learned,
-    /// The endpoint answered with a final head.
+    /// The endpoint answered with a final head; of a response that `Flight::hold` takes, with all of it.
     Responded { status: u16 },
-    /// The attempt ended without a head. `replayable`: the engine still has every byte of the
+    /// The attempt ended before that. `replayable`: the engine still has every byte of the
     /// request, so it could be sent again.
     Failed { failure: Failure, replayable: bool },
     /// `Call::hedge` is over, and no head has come.
@@ -91,7 +92,7 @@ pub struct Call {
     pub deadline: Instant,
 }
 
-/// Why an attempt gave no head, and so whether the request may have had an effect.
+/// Why an attempt gave no response, and so whether the request may have had an effect.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Failure {
     /// Every connection is in use and the pool is at its bound. Nothing was sent.
@@ -109,6 +110,10 @@ pub enum Failure {
     Malformed,
     /// No response head in time.
     TimedOut,
+    /// Closed or reset behind the head of a response that was held.
+    Cut,
+    /// The head of a response that was held came in time, its body did not.
+    Stalled,
 }
 
 impl Failure {
@@ -116,8 +121,18 @@ impl Failure {
     pub const fn unsent(self) -> bool {
         match self {
             Self::PoolFull | Self::Connect | Self::ConnectTimeout => true,
-            Self::Stale | Self::Broken | Self::Malformed | Self::TimedOut => false,
+            Self::Stale
+            | Self::Broken
+            | Self::Malformed
+            | Self::TimedOut
+            | Self::Cut
+            | Self::Stalled => false,
         }
+    }
+
+    /// A head had come.
+    pub const fn behind_head(self) -> bool {
+        matches!(self, Self::Cut | Self::Stalled)
     }
 }
 

@@ -5,7 +5,7 @@ use std::rc::Rc;
 
 use crate::admit::rate_limit::LIMITS_MAX;
 use crate::cache::{Caching, Use};
-use crate::decision::{Answer, Need};
+use crate::decision::{Answer, Failure, Need};
 use crate::degrade::Cause;
 use crate::ledger::leases::Occupied;
 use crate::ledger::{Permit, Slip};
@@ -144,6 +144,8 @@ pub(crate) struct Tries {
     pub(crate) retries: u8,
     /// A connection that was found dead has been replaced once.
     pub(crate) refreshed: bool,
+    /// Attempts that ended behind the head of a response that was held.
+    pub(crate) cut: u8,
     pub(crate) last: Option<Spot>,
     /// What the request is known by, where that decides where it goes.
     pub(crate) affinity: Option<u64>,
@@ -158,6 +160,11 @@ impl Tries {
     /// Whether this endpoint, by its place in the upstream, has failed this flight.
     pub(crate) fn failed(&self, endpoint: u16) -> bool {
         self.failed.iter().take(usize::from(self.failed_len)).any(|e| *e == endpoint)
+    }
+
+    /// An attempt has failed in that way.
+    pub(crate) fn count(&mut self, failure: Failure) {
+        self.cut = self.cut.saturating_add(u8::from(failure.behind_head()));
     }
 
     pub(crate) fn fail(&mut self, endpoint: u16) {
@@ -262,7 +269,7 @@ pub enum Finish {
     Whole,
     /// The client left, or stopped reading or sending for too long.
     ClientGone,
-    /// The response broke off after its head.
+    /// The response broke off after its head, which the client had by then.
     UpstreamCut,
     /// Something of ours failed.
     Fault,
@@ -278,6 +285,8 @@ pub struct Record {
     /// The endpoint of the last attempt.
     pub endpoint: Option<EndpointKey>,
     pub attempts: u8,
+    /// Those of them that ended behind the head of a response that was held.
+    pub cut: u8,
     pub hedge: Hedge,
     pub arrived: Instant,
     pub took: Duration,

@@ -254,6 +254,7 @@ impl Policy {
             upstream: last.map(|spot| spot.upstream),
             endpoint: last.and_then(|spot| flight.plan.endpoint(spot)).map(|e| e.key),
             attempts: flight.tries.calls,
+            cut: flight.tries.cut,
             hedge: flight.hedge,
             arrived: flight.arrived,
             took: now.at.since(flight.arrived),

@@ -342,14 +342,19 @@ fn only_what_may_be_sent_twice_at_once_is_hedged_and_not_too_soon() {
 fn a_request_is_hedged_once_and_then_goes_where_it_has_not_been() {
     let mut stage =
         Stage::new(r#"["a:1", "b:1", "c:1"]"#, "", "max = 2, on = [\"reset\"]").warm(QUICK);
-    for second in [true, false] {
+    for (second, failure) in [
+        (true, Failure::Broken),
+        (false, Failure::Broken),
+        (true, Failure::Cut),
+        (false, Failure::Stalled),
+    ] {
         let (mut flight, decision) = stage.arrive(&facts("/"));
         let Decision::Call(first) = decision else { panic!("{decision:?}") };
         let decision = stage.tell(&mut flight, Event::Slow);
         let Decision::Hedge(hedge) = decision else { panic!("{decision:?}") };
         assert_ne!(first.endpoint, hedge.endpoint);
         assert_eq!(hedge.hedge, None);
-        let fell = Event::Fell { second, failure: Failure::Broken };
+        let fell = Event::Fell { second, failure };
         assert_eq!(stage.tell(&mut flight, fell), Decision::Await);
         assert_eq!(stage.tell(&mut flight, Event::Slow), Decision::Await, "once");
         let decision = stage.tell(&mut flight, FAILED);

@@ -44,6 +44,7 @@ const PLAN: &str = r#"
     [route.b]
     match = "GET,PUT /b"
     to = "a"
+    retries = { on = ["reset", "timeout"] }
     limits = ["each"]
     concurrency = { max = 2, key = ["ip"] }
     addresses = { deny = ["10.1.0.7"] }
@@ -107,6 +108,7 @@ impl Run {
         let ledger = Arc::new(Ledger::new(keys_max, [7; 16]));
         let mut world = World::new(&plan(balance), ledger, workers, seed);
         (world.failing, world.leaving) = (dice.below(101), dice.below(20));
+        world.cutting = dice.below(101);
         let crowd = [3, 300][usize::try_from(dice.below(2)).unwrap()];
         let back_ns = [0, 0, 0, 3_000_000_000][usize::try_from(dice.below(4)).unwrap()];
         let (passed, lines) = (Vec::new(), Vec::new());
@@ -136,7 +138,11 @@ impl Run {
     fn judge(&mut self, done: &Done) {
         let (record, seed) = (&done.record, self.seed);
         assert!(record.attempts <= 5, "seed {seed}: {} calls", record.attempts);
-        for step in record.trail.steps().filter(|s| s.filter == "limits" && s.passed) {
+        assert_eq!(record.cut, done.held, "seed {seed}: what broke off is counted");
+        // What `concurrency` refuses, limits have taken back.
+        let counts = record.trail.steps().all(|s| s.filter != "concurrency" || s.passed);
+        let passed = |filter: &str, passed| filter == "limits" && passed && counts;
+        for step in record.trail.steps().filter(|s| passed(s.filter, s.passed)) {
             let each = record.plan().limit_name(step.rule.unwrap()) == "each";
             self.passed.push((done.judged, each.then(|| address(done.request.client))));
         }
@@ -209,7 +215,7 @@ fn run(seed: u64) -> Vec<String> {
 
 /// Liveness: whatever happened, once the world is well, everything is served again.
 fn recovers(world: &mut World, seed: u64) {
-    (world.failing, world.leaving) = (0, 0);
+    (world.failing, world.cutting, world.leaving) = (0, 0, 0);
     world.pass(Duration::from_secs(60));
     world.called.clear();
     for _ in 0..64 {

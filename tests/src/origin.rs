@@ -330,6 +330,14 @@ impl Connection {
         Ok(())
     }
 
+    /// Says that nothing more will be written.
+    ///
+    /// # Errors
+    /// When the socket is gone already.
+    pub fn half_close(&mut self) -> io::Result<()> {
+        self.wire()?.half_close()
+    }
+
     /// Closes now. Bytes still unread make the kernel send a reset, as for any program.
     pub fn close(&mut self) {
         self.wire = None;

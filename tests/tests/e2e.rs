@@ -45,6 +45,8 @@ mod framing;
 mod health;
 #[path = "e2e/hedging.rs"]
 mod hedging;
+#[path = "e2e/held.rs"]
+mod held;
 #[path = "e2e/journal.rs"]
 mod journal;
 #[path = "e2e/judged.rs"]

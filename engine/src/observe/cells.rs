@@ -72,8 +72,10 @@ pub(crate) struct Cells {
     /// Requests sent to a second server because the first took long, and what that answered first.
     pub(crate) hedges: Cell,
     pub(crate) hedges_won: Cell,
-    /// Responses that broke off after their head.
+    /// Responses that broke off after their head, for the client, too; and attempts that ended so
+    /// while their response was held.
     pub(crate) upstream_cut: Cell,
+    pub(crate) upstream_cut_held: Cell,
     /// Connection tasks that panicked and were caught.
     pub(crate) panics: Cell,
     pub(crate) log_lines: Cell,

@@ -56,7 +56,7 @@ const GAUGES: [Figure; 5] = [
     }),
 ];
 
-const COUNTERS: [Figure; 17] = [
+const COUNTERS: [Figure; 18] = [
     ("sluice_connections_total", "Client connections accepted.", |c| &c.connections_total),
     ("sluice_connections_refused_total", "Client connections refused at a bound.", |c| {
         &c.connections_refused
@@ -83,8 +83,11 @@ const COUNTERS: [Figure; 17] = [
     ("sluice_pool_waits_timed_out_total", "Waits at a full pool that were in vain.", |c| {
         &c.pool_waits_timed_out
     }),
-    ("sluice_upstream_cut_total", "Responses that broke off after their head.", |c| {
+    ("sluice_upstream_cut_total", "Responses that broke off for the client, too.", |c| {
         &c.upstream_cut
+    }),
+    ("sluice_upstream_cut_held_total", "Attempts whose held response broke off or stalled.", |c| {
+        &c.upstream_cut_held
     }),
     ("sluice_retries_total", "Attempts after the first, but for hedges.", |c| &c.retries),
     ("sluice_hedges_total", "Requests sent to a second server, too.", |c| &c.hedges),

@@ -221,6 +221,9 @@ impl<'a> Line<'a> {
             }
         }
         self.number("attempts", u64::from(record.attempts));
+        if record.cut > 0 {
+            self.number("cut", u64::from(record.cut));
+        }
         if let Some(hedge) = record.hedged() {
             self.text("hedge", hedge.as_bytes());
         }

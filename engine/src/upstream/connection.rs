@@ -7,8 +7,10 @@ use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use rustix::io::Errno;
+use sluice_policy::decision::{Call, Failure};
 
-use super::pool::Place;
+use super::pool::{Place, Pool};
+use super::queue::{self, Given};
 use crate::buffer::{self, HEADROOM, SMALL};
 use crate::http::parse::{self, ResponseHead, Scan, Scanned};
 use crate::runtime::{self, Reader, SPARE, Socket, Writer};
@@ -30,6 +32,39 @@ async fn reach(worker: &Worker, address: SocketAddr, within: Duration) -> io::Re
     worker.pools.close_idle();
     runtime::sleep(CLOSING).await;
     runtime::connect(address, within).await
+}
+
+/// A connection that waits in the pool.
+pub(super) fn at_hand(pool: &Pool, call: &Call, once: bool) -> Option<Box<Connection>> {
+    if call.fresh {
+        pool.distrust();
+        return None;
+    }
+    pool.take(once)
+}
+
+/// A new connection, or the next that is given back to a full pool.
+pub(super) async fn connect(
+    worker: &Worker,
+    pool: &Rc<Pool>,
+    call: Call,
+    once: bool,
+) -> Result<Box<Connection>, Failure> {
+    let place = match pool.place() {
+        Some(place) => place,
+        None => match queue::wait(worker, pool, call.queue).await.ok_or(Failure::PoolFull)? {
+            Given::Place(place) => place,
+            Given::Connection(mut connection, _) => match connection.is_fit(once) && !call.fresh {
+                true => return Ok(connection),
+                false => connection.into_place(),
+            },
+        },
+    };
+    let left = call.deadline.since(worker.now().at).min(call.connect);
+    Connection::open(worker, place, left).await.map_err(|e| match e.kind() {
+        io::ErrorKind::TimedOut => Failure::ConnectTimeout,
+        _ => Failure::Connect,
+    })
 }
 
 /// Lives in a pool, or in the request that uses it; in one box all its life, because it changes

@@ -11,9 +11,10 @@ use std::rc::Rc;
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
-use sluice_policy::decision::{Call, Failure};
+use sluice_policy::decision::{Call, Failure, Hold};
 
-use super::connection::{Connection, Step};
+use super::connection::{Connection, Step, at_hand, connect};
+use super::hold::{self, Held};
 use super::pool::Pool;
 use crate::http::parse::Scan;
 use crate::runtime::{self, Task};
@@ -27,7 +28,7 @@ pub(crate) struct Second {
     end: Rc<End>,
 }
 
-/// A final head, parsed into its connection's.
+/// A final head, parsed into its connection's; of a response that is held, all of it.
 #[derive(Debug)]
 pub(super) struct Answered {
     pub(super) connection: Box<Connection>,
@@ -53,10 +54,11 @@ impl Second {
         call: Call,
         request: Vec<u8>,
         to_head: bool,
+        hold: Option<Hold>,
     ) -> Self {
         let end = Rc::new(End::default());
         let (worker, told) = (Rc::clone(worker), Rc::clone(&end));
-        let run = async move { run(&worker, &pool, call, request, to_head, &told).await };
+        let run = async move { run(&worker, &pool, call, request, (to_head, hold), &told).await };
         Self { task: runtime::supervised(run), end }
     }
 
@@ -82,12 +84,12 @@ async fn run(
     pool: &Rc<Pool>,
     call: Call,
     request: Vec<u8>,
-    to_head: bool,
+    (to_head, hold): (bool, Option<Hold>),
     end: &End,
 ) -> Result<Answered, Failure> {
-    let mut connection = match super::at_hand(pool, &call, false) {
+    let mut connection = match at_hand(pool, &call, false) {
         Some(connection) => connection,
-        None => until_told(end, super::connect(worker, pool, call, false)).await?,
+        None => until_told(end, connect(worker, pool, call, false)).await?,
     };
     end.watch.replace(Some(Rc::clone(&connection.watch)));
     let Some(mut writer) = connection.writer.take() else { return Err(Failure::Broken) };
@@ -96,8 +98,8 @@ async fn run(
     let (_, buffer) = writer.write_all(request, 0, watched).await;
     worker.buffers.give(buffer);
     connection.writer = Some(writer);
-    let span = call.first_byte.min(call.deadline.since(worker.now().at));
-    watch.set(worker.now_cached().at, span, Until::Both);
+    let asked = worker.now().at;
+    watch.set(asked, call.first_byte.min(call.deadline.since(asked)), Until::Both);
     let mut scan = Scan::default();
     loop {
         let (result, mut buffer) = poll_fn(|cx| connection.poll_read(cx)).await;
@@ -118,12 +120,36 @@ async fn run(
                 // The client hears of interim heads from the first attempt alone.
                 Step::Head(at) if connection.head.status < 200 => connection.skip(&mut buffer, at),
                 Step::Head(body_at) => {
+                    let missing = hold::missing(&connection, &buffer, body_at) > 0;
+                    let hold = hold.as_ref().filter(|_| missing);
+                    let held = hold.and_then(|h| Held::new(h, &connection, body_at, &call, asked));
+                    if let Some(held) = held {
+                        buffer = whole(worker, &mut connection, held, buffer).await?;
+                    }
                     watch.clear();
                     return Ok(Answered { connection, buffer, body_at, idle: call.idle });
                 }
             }
         }
     }
+}
+
+/// Read a response that is held to its end.
+async fn whole(
+    worker: &Worker,
+    connection: &mut Connection,
+    held: Held,
+    mut buffer: Vec<u8>,
+) -> Result<Vec<u8>, Failure> {
+    while !held.is_whole(&buffer) {
+        held.arm(worker, connection, buffer);
+        let (result, read) = poll_fn(|cx| connection.poll_read(cx)).await;
+        if !matches!(result, Ok(n) if n > 0) {
+            return Err(hold::ended(connection));
+        }
+        buffer = read;
+    }
+    Ok(buffer)
 }
 
 /// A connect, which may be dropped, unless the race is over first.

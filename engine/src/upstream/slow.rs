@@ -7,8 +7,10 @@ use std::task::Poll;
 
 use sluice_policy::decision::Call;
 use sluice_policy::flight::Flight;
+use sluice_policy::time::Instant;
 
 use super::connection::Connection;
+use super::hold::Held;
 use super::response::Response;
 use super::second::{Answered, Second};
 use super::{Attempt, Called, failed, write_head};
@@ -28,7 +30,9 @@ pub(crate) struct Slow {
 pub(super) struct First {
     pub(super) connection: Box<Connection>,
     pub(super) call: Call,
+    pub(super) asked: Instant,
     pub(super) scan: Scan,
+    pub(super) held: Option<Box<Held>>,
 }
 
 impl Slow {
@@ -45,16 +49,22 @@ impl Slow {
         };
         let request = write_head(worker, exchange, route, &pool, &call, false);
         let to_head = exchange.head().method() == "HEAD";
-        self.second = Some(Second::start(worker, pool, call, request, to_head));
+        let hold = flight.hold(&exchange.facts());
+        self.second = Some(Second::start(worker, pool, call, request, to_head, hold));
         true
     }
 
     /// Wait for whichever comes first.
-    pub(crate) async fn wait<X: Exchange>(self, worker: &Rc<Worker>, exchange: &mut X) -> Called {
+    pub(crate) async fn wait<X: Exchange>(
+        self,
+        worker: &Rc<Worker>,
+        exchange: &mut X,
+        flight: &Flight,
+    ) -> Called {
         let Self { first, second } = self;
         match (first, second) {
             (Some(first), second) => {
-                let mut attempt = Attempt::resume(worker, exchange, first, second);
+                let mut attempt = Attempt::resume(worker, exchange, flight, first, second);
                 let headed = attempt.head().await;
                 attempt.called(headed)
             }

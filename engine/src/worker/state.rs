@@ -372,6 +372,9 @@ impl Current {
         cells.hedges.add(hedged);
         cells.hedges_won.add(u64::from(record.hedge == Hedge::Won));
         cells.retries.add(u64::from(record.attempts.saturating_sub(1)).saturating_sub(hedged));
+        if record.cut > 0 {
+            cells.upstream_cut_held.add(record.cut.into());
+        }
         // A request of an older plan is counted by name: ids mean nothing across plans.
         let of_this_plan = std::ptr::eq(record.plan(), &raw const *self.config.plan);
         if let Some(id) = record.route {

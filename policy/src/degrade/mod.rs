@@ -73,9 +73,10 @@ impl Cause {
             | "drill.shed" => Self::Shed,
             "upstream.none" | "upstream.open" | "drill.open" => Self::Open,
             "upstream.connect" | "upstream.closed" | "upstream.broken" | "upstream.malformed"
-            | "drill.connect" => Self::Connect,
+            | "upstream.cut" | "drill.connect" => Self::Connect,
             "upstream.connect_timeout"
             | "upstream.timeout"
+            | "upstream.stalled"
             | "request.timeout"
             | "drill.timeout" => Self::Timeout,
             "upstream.status" | "drill.5xx" => Self::Status,

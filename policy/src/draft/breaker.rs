@@ -63,8 +63,10 @@ impl Failures {
             // Our own bound says nothing about the server.
             Failure::PoolFull => None,
             Failure::Connect => Some(self.connect),
-            Failure::ConnectTimeout | Failure::TimedOut => Some(self.timeout),
-            Failure::Stale | Failure::Broken | Failure::Malformed => Some(self.reset),
+            Failure::ConnectTimeout | Failure::TimedOut | Failure::Stalled => Some(self.timeout),
+            Failure::Stale | Failure::Broken | Failure::Malformed | Failure::Cut => {
+                Some(self.reset)
+            }
         }
     }
 
@@ -255,8 +257,9 @@ impl<'de> Visitor<'de> for BreakerVisitor {
 struct BreakerTable {
     /// Open when this share of the calls fails.
     errors: Option<Ratio>,
-    /// From when on a call is slow, even a good one: until the response's head has come. Calls
-    /// with a body of unknown length, or of more than 64 KiB, are not judged by their time.
+    /// From when on a call is slow, even a good one: until the response's head has come, or all
+    /// of a response that is held (`retries.hold`). Calls with a body of unknown length, or of
+    /// more than 64 KiB, are not judged by their time.
     slow: Option<Span>,
     /// Open when this share of the calls is slow. Default 50%.
     slow_share: Option<Ratio>,

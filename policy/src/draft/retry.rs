@@ -7,6 +7,7 @@ use serde::de::value::MapAccessDeserializer;
 use serde::de::{self, Visitor};
 use serde::{Deserialize, Deserializer};
 
+use crate::decision::Failure;
 use crate::draft::breaker::Failures;
 use crate::flight::Tries;
 use crate::plan::Problem;
@@ -21,6 +22,7 @@ pub struct RetrySpec {
     pub budget: Option<Ratio>,
     pub per_try: Option<Span>,
     pub body: Option<ByteSize>,
+    pub hold: Option<ByteSize>,
     pub hedge: bool,
 }
 
@@ -32,15 +34,23 @@ pub(crate) struct Retry {
     pub(crate) on: Failures,
     /// The most that such retries may be of the requests, beyond a few a second.
     pub(crate) budget: Ratio,
-    /// How long one attempt may take to bring a head.
+    /// How long one attempt may take to bring a head, or all of what is held.
     pub(crate) per_try: Option<Duration>,
     /// The longest body that is kept to be sent again.
     pub(crate) body: u32,
+    /// The longest response that is held until it is whole.
+    pub(crate) hold: u32,
     /// What takes long is sent to a second server as well.
     pub(crate) hedge: bool,
 }
 
 impl Retry {
+    /// Whether an attempt that broke off or took too long is ever followed by another.
+    pub(crate) fn repeats(&self) -> bool {
+        let asked = |failure| self.on.failed(failure) == Some(true);
+        self.max > 0 && (asked(Failure::Cut) || asked(Failure::Stalled))
+    }
+
     /// The most bytes of a body that are kept; 0 when nothing that was sent is tried again.
     pub(crate) fn keep(&self) -> u32 {
         if self.max > 0 && self.on != Failures::NONE { self.body } else { 0 }
@@ -74,19 +84,26 @@ impl RetrySpec {
             problem(format!("{path}.on[{i}]"), "not a kind of failure".to_owned(), hint);
             Failures::NONE
         });
-        let body = self.body.map_or(BODY, |body| body.0);
-        let body = u32::try_from(body).ok().filter(|body| u64::from(*body) <= BODY);
-        if body.is_none() {
-            let hint = "write at most 64KiB";
-            problem(format!("{path}.body"), "too much to be kept".to_owned(), hint);
-        }
-        let (body, per_try) = (body.unwrap_or(0), self.per_try.map(|span| span.0));
-        Retry { max, on, budget: self.budget.unwrap_or(BUDGET), per_try, body, hedge: self.hedge }
+        let mut bytes = |key: &str, written: Option<ByteSize>, default: u64, message: &str| {
+            let bytes = written.map_or(default, |bytes| bytes.0);
+            let within = u32::try_from(bytes).ok().filter(|bytes| u64::from(*bytes) <= KEPT_MAX);
+            if within.is_none() {
+                let hint = "write at most 64KiB";
+                problem(format!("{path}.{key}"), message.to_owned(), hint);
+            }
+            within.unwrap_or(0)
+        };
+        let body = bytes("body", self.body, BODY, "too much to be kept");
+        let hold = bytes("hold", self.hold, HOLD, "too much to be held");
+        let (budget, hedge) = (self.budget.unwrap_or(BUDGET), self.hedge);
+        Retry { max, on, budget, per_try: self.per_try.map(|span| span.0), body, hold, hedge }
     }
 }
 
-/// The longest body that is kept, and the default.
-const BODY: u64 = 64 << 10;
+/// The most of a request, and of a response, that one request may have kept.
+const KEPT_MAX: u64 = 64 << 10;
+const BODY: u64 = KEPT_MAX;
+const HOLD: u64 = 16 << 10;
 const RETRIES: u8 = 1;
 const BUDGET: Ratio = Ratio(200_000);
 /// Besides the budget, so that a service that is little asked can retry, too.
@@ -119,10 +136,11 @@ impl<'de> Visitor<'de> for RetryVisitor {
     }
 
     fn visit_map<A: de::MapAccess<'de>>(self, map: A) -> Result<RetrySpec, A::Error> {
-        let RetryTable { max, on, budget, per_try, body, hedge } =
+        let RetryTable { max, on, budget, per_try, body, hold, hedge } =
             RetryTable::deserialize(MapAccessDeserializer::new(map))?;
         let default = || ["reset", "502", "503", "504"].map(str::to_owned).to_vec();
-        Ok(RetrySpec { max, on: Some(on.unwrap_or_else(default)), budget, per_try, body, hedge })
+        let on = Some(on.unwrap_or_else(default));
+        Ok(RetrySpec { max, on, budget, per_try, body, hold, hedge })
     }
 }
 
@@ -139,12 +157,16 @@ struct RetryTable {
     /// The most that retries of what was sent may be of the requests to the upstream, over 10 s
     /// and all workers; 10 a second are always free. Default 20%.
     budget: Option<Ratio>,
-    /// How long one attempt may take until the response's head. Default: what is left of the
-    /// route's `timeout`.
+    /// How long one attempt may take until the response's head, or all of a response that is held.
+    /// Default: what is left of the route's `timeout`.
     per_try: Option<Span>,
     /// The longest body that is kept while it is sent, so that it can be sent again. At most, and
     /// by default, 64KiB.
     body: Option<ByteSize>,
+    /// Responses of up to so many bytes, of a stated length and to what may be tried again, are
+    /// passed on when they are whole: one that breaks off is a failed attempt, and clients see
+    /// nothing of it. At most 64KiB; `"0B"` holds none. Default 16KiB.
+    hold: Option<ByteSize>,
     /// Send a GET or HEAD that takes longer than 95% of the route's do to a second server as well,
     /// and take the answer that comes first. At most 5% of the requests, within `budget`.
     #[serde(default)]

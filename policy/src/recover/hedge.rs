@@ -150,8 +150,11 @@ impl Policy {
                 | Failure::ConnectTimeout
                 | Failure::Broken
                 | Failure::Malformed
-                | Failure::TimedOut => Verdict::Failed(failure),
+                | Failure::TimedOut
+                | Failure::Cut
+                | Failure::Stalled => Verdict::Failed(failure),
             };
+            flight.tries.count(failure);
             flight.tries.fail(fallen.spot.endpoint);
             self.lost(now, flight, fallen, verdict);
         }

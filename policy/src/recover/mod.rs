@@ -6,6 +6,7 @@
 //! under the same conditions, after a moment and within a budget.
 
 pub(crate) mod hedge;
+pub(crate) mod hold;
 
 use core::time::Duration;
 
@@ -38,6 +39,8 @@ pub(crate) fn remedy(failure: Failure, repeatable: bool, refreshed: bool) -> Rem
         Failure::Broken => Remedy::GiveUp(Answer::problem(502, "upstream.broken")),
         Failure::Malformed => Remedy::GiveUp(Answer::problem(502, "upstream.malformed")),
         Failure::TimedOut => Remedy::GiveUp(Answer::problem(504, "upstream.timeout")),
+        Failure::Cut => Remedy::GiveUp(Answer::problem(502, "upstream.cut")),
+        Failure::Stalled => Remedy::GiveUp(Answer::problem(504, "upstream.stalled")),
     }
 }
 

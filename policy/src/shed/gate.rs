@@ -140,7 +140,7 @@ impl Seat {
             }
             // It would have taken longer still.
             Verdict::Overtaken { took } => hold.measure(took),
-            Verdict::Failed(Failure::TimedOut) => {
+            Verdict::Failed(Failure::TimedOut | Failure::Stalled) => {
                 gate.drops.fetch_add(1, Relaxed);
             }
             Verdict::Responded { .. } | Verdict::Failed(_) | Verdict::Nothing => {}

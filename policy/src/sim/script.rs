@@ -223,7 +223,7 @@ impl Script<'_> {
     fn event(&mut self) -> Event {
         let (kind, replayable) = (self.byte(), self.byte().is_multiple_of(2));
         let failed = |failure| Event::Failed { failure, replayable };
-        match kind % 29 {
+        match kind % 31 {
             0..=9 => Event::Arrived,
             10 => Event::Learned,
             11 => Event::Woke,
@@ -238,6 +238,8 @@ impl Script<'_> {
             24 => Event::Slow,
             25 => Event::Overtaken { status: 200 },
             26 => Event::Fell { second: replayable, failure: Failure::Broken },
+            27 => failed(Failure::Cut),
+            28 => failed(Failure::Stalled),
             _ => failed(Failure::TimedOut),
         }
     }

@@ -44,6 +44,9 @@ struct Open {
     flight: Flight,
     event: Event,
     judged: Judged,
+    held: u8,
+    /// The response that has come will break off.
+    breaks: bool,
 }
 
 /// When the filters were asked: which in the order of the world, and at what time, by the latest
@@ -60,6 +63,8 @@ pub struct Done {
     pub worker: usize,
     pub request: Request,
     pub judged: Judged,
+    /// Attempts that ended while their response was held.
+    pub held: u8,
     pub record: Record,
 }
 
@@ -82,6 +87,8 @@ pub struct World {
     pub at_ns: u64,
     /// Chance, in percent, that an attempt fails.
     pub failing: u64,
+    /// Chance, in percent, that a response breaks off behind its head.
+    pub cutting: u64,
     /// Chance, in percent, that the client leaves between two events.
     pub leaving: u64,
     /// Endpoints that were called.
@@ -102,6 +109,7 @@ impl World {
             dice,
             at_ns: 1_000_000_000,
             failing: 0,
+            cutting: 0,
             leaving: 0,
             called: BTreeSet::new(),
             open: Vec::new(),
@@ -128,8 +136,8 @@ impl World {
         self.latest = self.latest.max(now.at);
         let worker = self.pick(self.workers.len());
         let flight = self.workers[worker].begin(now, &request.facts());
-        let judged = Judged::default();
-        self.open.push(Open { worker, request, flight, event: Event::Arrived, judged });
+        let (event, judged) = (Event::Arrived, Judged::default());
+        self.open.push(Open { worker, request, flight, event, judged, held: 0, breaks: false });
     }
 
     /// Brings one open request, picked by dice, its next event. The engine's loop, with dice for
@@ -148,6 +156,7 @@ impl World {
         let decision = policy.decide(now, &open.request.facts(), &mut open.flight, open.event);
         let (status, finish) = match decision {
             _ if left => (None, Finish::ClientGone),
+            Decision::Relay if open.breaks => (Some(200), Finish::UpstreamCut),
             Decision::Relay => (Some(200), Finish::Whole),
             Decision::Answer(answer) => (Some(answer.status), Finish::Whole),
             Decision::Call(_)
@@ -157,14 +166,15 @@ impl World {
             | Decision::Learn(_)
             | Decision::Serve(_) => {
                 open.event = self.outcome(decision);
+                self.cut(&mut open);
                 self.open.push(open);
                 return None;
             }
         };
         let ending = Ending { status, bytes_in: 0, bytes_out: 0, finish };
         let record = self.workers[open.worker].end(now, open.flight, ending);
-        let Open { worker, request, judged, .. } = open;
-        Some(Done { worker, request, judged, record })
+        let Open { worker, request, judged, held, .. } = open;
+        Some(Done { worker, request, judged, held, record })
     }
 
     /// One request from its arrival to its end, while everything else stands still.
@@ -221,6 +231,31 @@ impl World {
             _ => return Event::Responded { status: 503 },
         };
         Event::Failed { failure, replayable: self.dice.below(2) == 0 }
+    }
+
+    /// A response of some length that has come may break off behind its head; while it is held, its
+    /// attempt has failed.
+    fn cut(&mut self, open: &mut Open) {
+        let (raced, status) = match open.event {
+            Event::Responded { status } => (false, status),
+            Event::Overtaken { status } => (true, status),
+            _ => return,
+        };
+        // Another one than the last that broke off.
+        open.breaks = self.cutting > 0 && self.dice.below(100) < self.cutting;
+        if !open.breaks {
+            return;
+        }
+        let length = self.dice.below(24 << 10);
+        let hold = open.flight.hold(&open.request.facts());
+        if hold.is_some_and(|hold| hold.takes(status, length)) {
+            let failure = if self.dice.below(2) == 0 { Failure::Cut } else { Failure::Stalled };
+            open.event = match raced {
+                true => Event::Fell { second: true, failure },
+                false => Event::Failed { failure, replayable: true },
+            };
+            (open.held, open.breaks) = (open.held + 1, false);
+        }
     }
 
     fn pick(&mut self, count: usize) -> usize {

@@ -11,6 +11,8 @@ use sluice_tests::{Config, Origin, Response, Sluice, eventually};
 
 const ILL: &[u8] = b"HTTP/1.1 503 Service Unavailable\r\nContent-Length: 3\r\n\r\nill";
 
+const HALF: &[u8] = b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\nhalf";
+
 /// Answers 503 for as long as the flag says so.
 fn moody(ill: &Arc<AtomicBool>) -> Origin {
     let ill = Arc::clone(ill);
@@ -200,6 +202,8 @@ fn a_storm_of_retries_is_held_down_by_its_budget() {
         (b"", put, "upstream.broken"),
         (b"", chunks, "upstream.broken"),
         (b"220 mail.example ESMTP\r\n\r\n", get, "upstream.malformed"),
+        (HALF, get, "upstream.cut"),
+        (HALF, put, "upstream.cut"),
     ] {
         let origin = Origin::new(move |connection| {
             loop {
@@ -208,6 +212,9 @@ fn a_storm_of_retries_is_held_down_by_its_budget() {
                     return connection.reset();
                 }
                 connection.write(answer)?;
+                if answer == HALF {
+                    return Ok(());
+                }
             }
         });
         let config = Config::to(&[origin.addr()])
