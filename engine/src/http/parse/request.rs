@@ -225,9 +225,9 @@ fn judge_host(head: &mut Head, notes: &Notes) -> Result<(), BadHead> {
 const IN_NAMES: [bool; 256] = {
     let mut may = [false; 256];
     let others = b"-._~!$&'()*+,;=%";
-    let mut b = 0;
-    while b < 256 {
-        may[b] = (b as u8).is_ascii_alphanumeric() && b < 128;
+    let mut b = 0_u8;
+    while b < 128 {
+        may[b as usize] = b.is_ascii_alphanumeric();
         b += 1;
     }
     let mut i = 0;
