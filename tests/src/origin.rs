@@ -154,6 +154,12 @@ impl Origin {
         self.shared.seen.read(|seen| seen.open.len())
     }
 
+    /// Request heads that were read so far.
+    #[must_use]
+    pub fn heads(&self) -> usize {
+        self.shared.seen.read(|seen| seen.heads)
+    }
+
     /// Waits until `count` request heads were read in all.
     #[track_caller]
     pub fn wait_for_heads(&self, count: usize) {

@@ -90,16 +90,26 @@ fn no_more_are_in_progress_over_three_gateways_than_may_be() {
             let mut client = gateways[i % 3].client();
             scope.spawn(move || client.get("/").status())
         };
-        let all: Vec<_> = (0..12).map(ask).collect();
-        origin.wait_for_heads(5);
+        let mut all: Vec<_> = (0..12).map(ask).collect();
+        // Who has waited for 20 ms in vain, on a busy machine, is refused while places are free.
+        eventually("five at the origin", || {
+            let refused = all.iter().filter(|asking| asking.is_finished()).count();
+            let there = origin.heads();
+            if there < 5 && refused + there == all.len() {
+                all.push(ask(all.len()));
+            }
+            (there == 5).then_some(())
+        });
         eventually("the others to be refused", || {
-            (all.iter().filter(|asking| asking.is_finished()).count() == 7).then_some(())
+            let refused = all.iter().filter(|asking| asking.is_finished()).count();
+            (refused + 5 == all.len()).then_some(())
         });
         gate.open();
         all.into_iter().map(|asking| asking.join().expect("a status")).collect()
     });
     assert_eq!(statuses.iter().filter(|status| **status == 200).count(), 5, "{statuses:?}");
-    assert_eq!(statuses.iter().filter(|status| **status == 503).count(), 7, "{statuses:?}");
+    let refused = statuses.iter().filter(|status| **status == 503).count();
+    assert_eq!(refused, statuses.len() - 5, "{statuses:?}");
     assert_eq!(origin.requests().len(), 5);
     let mut client = gateways[2].client();
     eventually("a place that is free again", || (client.get("/").status() == 200).then_some(()));
