@@ -136,7 +136,8 @@ fn operators_see_how_full_the_table_of_counts_is() {
         let _ = ask(&mut client, n);
     }
     let held = table(&sluice, "held");
-    assert!((900.0..=1024.0).contains(&held), "{held}");
+    // Which keys find room is by a hash that is another one each time: nine of ten places, about.
+    assert!((800.0..=1024.0).contains(&held), "{held}");
     let full = table(&sluice, "full_total");
     assert_eq!(full, 1500.0 - held, "all others were judged by what they share");
     assert_eq!(table(&sluice, "forgotten_total"), 0.0, "all of them owe for an hour");
