@@ -38,9 +38,10 @@ fn limits_are_counted_through_a_proxy_that_passes_on_keys_alone() {
         let ask = |sluice: &Sluice| sluice.client().ask("/", "X-Key: a\r\n").status();
         let statuses: Vec<u16> = gateways.iter().map(ask).collect();
         admitted += statuses.iter().filter(|status| **status == 200).count();
-        (statuses == [429; 3]).then_some(())
+        // On a busy machine the first may all have waited for 20 ms in vain.
+        (admitted > 0 && statuses == [429; 3]).then_some(())
     });
-    assert!((1..=5).contains(&admitted), "{admitted}");
+    assert!(admitted <= 5, "{admitted}");
     // The server forgets the script, and is told it anew with the next call.
     let asked = redis.calls("eval");
     assert_eq!(redis.ask(&["SCRIPT", "FLUSH"]), "+OK\r\n");
