@@ -15,7 +15,8 @@ use sluice_policy::time::Instant;
 
 use crate::runtime::{self, Shutter};
 
-/// A deadline is kept to within two of these.
+/// A deadline is kept to within two of these; between requests, where a worker may doze, to within
+/// [`DOZE`].
 pub(crate) const TICK: Duration = Duration::from_nanos(1 << TICK_BITS);
 
 const TICK_BITS: u32 = 24;
@@ -118,11 +119,12 @@ impl Sweeper {
     }
 
     /// Wait for the next tick, and say how far off it was to be. A worker whose ticks are far apart
-    /// wakes at once when it is roused.
-    pub(crate) async fn next_tick(&self) -> Duration {
+    /// wakes at once when it is roused. `serves`: requests are in progress, whose deadlines are not
+    /// to be missed however long ago they were set.
+    pub(crate) async fn next_tick(&self, serves: bool) -> Duration {
         let quiet = match self.pulse.replace(Pulse::Quiet) {
-            Pulse::Busy => 0,
-            Pulse::Quiet | Pulse::Dozing => self.quiet.get().saturating_add(1),
+            Pulse::Quiet | Pulse::Dozing if !serves => self.quiet.get().saturating_add(1),
+            Pulse::Quiet | Pulse::Dozing | Pulse::Busy => 0,
         };
         self.quiet.set(quiet);
         if quiet < DOZE_AFTER {
@@ -382,17 +384,17 @@ mod tests {
             let watch = sweeper.watch(socket.shutter.clone());
             for _ in 0..DOZE_AFTER {
                 watch.set(at(0), Duration::from_secs(1), Until::Both);
-                assert_eq!(sweeper.next_tick().await, TICK, "it is asked");
+                assert_eq!(sweeper.next_tick(false).await, TICK, "it is asked");
             }
             for _ in 1..DOZE_AFTER {
-                assert_eq!(sweeper.next_tick().await, TICK, "not for long enough yet");
+                assert_eq!(sweeper.next_tick(false).await, TICK, "not for long enough yet");
             }
-            assert_eq!(sweeper.next_tick().await, DOZE);
+            assert_eq!(sweeper.next_tick(false).await, DOZE);
             // Asked amid its doze, it wakes then and not at the doze's end.
             let ran = runtime::first(vec![
                 runtime::spawn({
                     let sweeper = Rc::clone(&sweeper);
-                    async move { sweeper.next_tick().await }
+                    async move { sweeper.next_tick(false).await }
                 }),
                 runtime::spawn(async move {
                     runtime::sleep(Duration::from_millis(1)).await;
@@ -402,7 +404,9 @@ mod tests {
                 }),
             ]);
             assert_eq!(ran.await, DOZE, "the tick came before half of the doze was over");
-            assert_eq!(sweeper.next_tick().await, TICK);
+            for _ in 0..=DOZE_AFTER {
+                assert_eq!(sweeper.next_tick(true).await, TICK, "a request is waited for");
+            }
         });
     }
 

@@ -221,6 +221,11 @@ impl Worker {
         }
     }
 
+    /// Requests are in progress.
+    pub(super) fn serves(&self) -> bool {
+        self.cells.in_flight.value() > 0
+    }
+
     /// Keep the memory of a head whose connection is over.
     pub(crate) fn keep(&self, mut head: Head) {
         self.buffers.give(std::mem::take(&mut head.text));
