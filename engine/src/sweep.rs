@@ -8,7 +8,7 @@ use std::cell::{Cell, RefCell};
 use std::future::poll_fn;
 use std::net::Shutdown;
 use std::rc::Rc;
-use std::task::{Poll, Waker};
+use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use sluice_policy::time::Instant;
@@ -68,6 +68,8 @@ pub(crate) enum Until {
     Both,
     /// Whether a client says anything soon: give up its read.
     Rest,
+    /// Somebody who is patient so long: wake whoever waits.
+    Waits,
 }
 
 #[derive(Debug)]
@@ -92,6 +94,7 @@ struct Entry {
     set: u64,
     fired: bool,
     shutter: Option<Shutter>,
+    waiter: Option<Waker>,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -170,6 +173,7 @@ impl Sweeper {
                     set: 0,
                     fired: false,
                     shutter: Some(shutter),
+                    waiter: None,
                 });
                 index
             }
@@ -236,12 +240,12 @@ impl Entry {
     fn fire(&mut self) {
         self.fired = true;
         self.due = NEVER;
-        if let Some(shutter) = &self.shutter {
-            match self.until {
-                Until::Read => shutter.shut(Shutdown::Read),
-                Until::Idle | Until::Both => shutter.shut(Shutdown::Both),
-                Until::Rest => shutter.give_up_read(),
-            }
+        let Some(shutter) = &self.shutter else { return };
+        match self.until {
+            Until::Read => shutter.shut(Shutdown::Read),
+            Until::Idle | Until::Both => shutter.shut(Shutdown::Both),
+            Until::Rest => shutter.give_up_read(),
+            Until::Waits => self.waiter.take().into_iter().for_each(Waker::wake),
         }
     }
 }
@@ -263,6 +267,25 @@ impl Watch {
             let swept = wheel.swept;
             wheel.put(self.index, swept.max(tick(now)));
         }
+    }
+
+    /// Ready when `span` has passed since this was first asked, and no deadline was set meanwhile.
+    pub(crate) fn poll_waited(&self, now: Instant, span: Duration, cx: &Context<'_>) -> Poll<()> {
+        let mut wheel = self.sweeper.wheel.borrow_mut();
+        let entry = &wheel.entries[self.index as usize];
+        let waits = entry.until == Until::Waits;
+        if waits && entry.fired {
+            return Poll::Ready(());
+        }
+        if !waits || entry.due == NEVER {
+            drop(wheel);
+            self.set(now, span, Until::Waits);
+            wheel = self.sweeper.wheel.borrow_mut();
+        }
+        let waiter = wheel.entries[self.index as usize].waiter.replace(cx.waker().clone());
+        drop(wheel);
+        drop(waiter);
+        Poll::Pending
     }
 
     /// No deadline.
@@ -312,10 +335,10 @@ impl Drop for Watch {
         entry.due = NEVER;
         entry.ticket = NEVER;
         entry.fired = false;
-        let shutter = entry.shutter.take();
+        let held = (entry.shutter.take(), entry.waiter.take());
         wheel.free.push(self.index);
         drop(wheel);
-        drop(shutter);
+        drop(held);
     }
 }
 

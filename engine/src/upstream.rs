@@ -75,7 +75,7 @@ pub(crate) async fn call<X: Exchange>(
         Body::Unknown => false,
     };
     let once = !idempotent(exchange.head().method()) || exchange.body() == Pending::Coming && !kept;
-    let connection = match at_hand(&pool, &call, once) {
+    let connection = match at_hand(worker, &pool, &call, once) {
         Some(connection) => connection,
         // In a box: it is large, and rare.
         None => match while_there(exchange, Box::pin(connect(worker, &pool, call, once))).await {
@@ -276,6 +276,7 @@ impl<'a, X: Exchange> Attempt<'a, X> {
     }
 
     async fn head(&mut self) -> Headed {
+        self.connection.listen(&self.worker.buffers);
         loop {
             let (result, buffer) = match self.arrived().await {
                 Arrived::Bytes(result, buffer) => (result, buffer),

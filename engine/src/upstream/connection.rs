@@ -11,7 +11,7 @@ use sluice_policy::decision::{Call, Failure};
 
 use super::pool::{Place, Pool};
 use super::queue::{self, Given};
-use crate::buffer::{self, HEADROOM, SMALL};
+use crate::buffer::{self, Buffers, HEADROOM, SMALL};
 use crate::http::parse::{self, ResponseHead, Scan, Scanned};
 use crate::runtime::{self, Reader, SPARE, Socket, Writer};
 use crate::sweep::Watch;
@@ -35,12 +35,18 @@ async fn reach(worker: &Worker, address: SocketAddr, within: Duration) -> io::Re
 }
 
 /// A connection that waits in the pool.
-pub(super) fn at_hand(pool: &Pool, call: &Call, once: bool) -> Option<Box<Connection>> {
+pub(super) fn at_hand(
+    worker: &Worker,
+    pool: &Pool,
+    call: &Call,
+    once: bool,
+) -> Option<Box<Connection>> {
+    let now = worker.now_cached().at;
     if call.fresh {
-        pool.distrust();
+        pool.distrust(now);
         return None;
     }
-    pool.take(once)
+    pool.take(now, once)
 }
 
 /// A new connection, or the next that is given back to a full pool.
@@ -54,6 +60,7 @@ pub(super) async fn connect(
         Some(place) => place,
         None => match queue::wait(worker, pool, call.queue).await.ok_or(Failure::PoolFull)? {
             Given::Place(place) => place,
+            // It has come from its last response straight here.
             Given::Connection(mut connection, _) => match connection.is_fit(once) && !call.fresh {
                 true => return Ok(connection),
                 false => connection.into_place(),
@@ -118,16 +125,14 @@ impl Connection {
                 Ok(socket) => {
                     worker.cells.upstream_connections_total.add(1);
                     let watch = Rc::new(worker.sweeper.watch(socket.shutter));
-                    let mut connection = Box::new(Self {
+                    return Ok(Box::new(Self {
                         watch,
                         reader: socket.reader,
                         writer: Some(socket.writer),
                         head: ResponseHead::default(),
                         reused: false,
                         place,
-                    });
-                    connection.arm(worker);
-                    return Ok(connection);
+                    }));
                 }
                 Err(e) => last = e,
             }
@@ -136,20 +141,24 @@ impl Connection {
         Err(last)
     }
 
-    /// Have a read waiting, with nothing in its buffer.
-    pub(crate) fn arm(&mut self, worker: &Worker) {
-        self.reader.arm(buffer::with_headroom(worker.buffers.small()));
+    /// Have a read waiting. One that waits for a response is best made when the request has been
+    /// sent: a busy worker then finds the response there, and the kernel need not wait for it.
+    pub(crate) fn listen(&mut self, buffers: &Buffers) {
+        if !self.reader.armed() {
+            self.reader.arm(buffer::with_headroom(buffers.small()));
+        }
     }
 
-    /// Whether the other side has said nothing: no bytes, no end, no error.
+    /// Whether the other side has said nothing: no bytes, no end, no error. Only where a read is
+    /// waiting can it be heard.
     pub(crate) fn is_quiet(&mut self) -> bool {
         // Nobody is to be woken: who takes the connection polls again, with a waker.
         let mut nobody = Context::from_waker(Waker::noop());
-        self.reader.armed() && self.reader.poll_read(&mut nobody).is_pending()
+        !self.reader.armed() || self.reader.poll_read(&mut nobody).is_pending()
     }
 
     /// Whether it may carry a request. `certain`: as of now, and not as of when the ring was last
-    /// looked at; for a request that can't be sent again.
+    /// looked at.
     pub(crate) fn is_fit(&mut self, certain: bool) -> bool {
         self.is_quiet() && (!certain || self.watch.is_silent())
     }

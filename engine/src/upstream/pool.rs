@@ -1,7 +1,8 @@
 //! A worker's connections to each endpoint: bounded, reused last in first out, and never trusted.
 //!
-//! An idle connection keeps a read armed. Whatever that read brings (an end, an error, bytes that
-//! nobody asked for) closes the connection; only silence makes it fit for the next request.
+//! Whatever an idle connection brings (an end, an error, bytes that nobody asked for) closes it; only
+//! silence makes it fit for the next request. One that rests has a read armed by the next sweep,
+//! which hears that; before, the kernel is asked, unless it has rested for no longer than [`FRESH`].
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -15,6 +16,7 @@ use sluice_policy::time::Instant;
 
 use super::connection::Connection;
 use super::queue::Queue;
+use crate::buffer::Buffers;
 use crate::observe::cells::Cells;
 
 /// One worker's pools.
@@ -39,6 +41,8 @@ pub(crate) struct Pool {
     retired: Cell<bool>,
     /// Counts changes of the addresses: what was connected before one is closed when it comes back.
     moved: Cell<u32>,
+    /// Until then no connection is taken unasked: one was found dead on use.
+    wary_until: Cell<Instant>,
     pub(super) queue: Queue,
     pub(super) cells: Arc<Cells>,
 }
@@ -48,6 +52,13 @@ struct Idle {
     connection: Box<Connection>,
     since: Instant,
 }
+
+/// What has served a request no longer ago than this is taken for silent: about what a turn of a busy
+/// worker takes, and so what an armed read would have been heard with.
+const FRESH: Duration = Duration::from_millis(1);
+
+/// How long a pool is wary after a connection was found dead on use.
+const WARY: Duration = Duration::from_secs(10);
 
 /// The right to one connection of a pool; given back when dropped.
 #[derive(Debug)]
@@ -99,10 +110,10 @@ impl Pools {
     }
 
     /// Close what died, was too long idle, or has no plan any more. A few times a second.
-    pub(crate) fn sweep(&self, now: Instant) {
+    pub(crate) fn sweep(&self, now: Instant, buffers: &Buffers) {
         let mut pools = self.by_endpoint.borrow_mut();
         for pool in pools.values() {
-            pool.sweep(now);
+            pool.sweep(now, buffers);
         }
         // A flight of the old plan may still try again here as long as one is in progress.
         pools.retain(|_, pool| {
@@ -122,6 +133,7 @@ impl Pool {
             keepalive: Cell::new(Duration::ZERO),
             retired: Cell::new(false),
             moved: Cell::new(0),
+            wary_until: Cell::default(),
             queue: Queue::default(),
             cells: Arc::clone(cells),
         }
@@ -135,12 +147,13 @@ impl Pool {
         }
     }
 
-    /// The connection used last that is still silent. `certain`: as of now, and not as of when the
-    /// ring was last looked at; for a request that can't be sent again.
-    pub(crate) fn take(&self, certain: bool) -> Option<Box<Connection>> {
+    /// The connection used last that is still silent. `once`: for a request that can't be sent again.
+    pub(crate) fn take(&self, now: Instant, once: bool) -> Option<Box<Connection>> {
         loop {
-            let mut connection = self.idle.borrow_mut().pop()?.connection;
-            if connection.is_fit(certain) {
+            let Idle { mut connection, since } = self.idle.borrow_mut().pop()?;
+            let unheard = !connection.reader.armed()
+                && (now.since(since) > FRESH || now < self.wary_until.get());
+            if connection.is_fit(once || unheard) {
                 self.cells.upstream_reused.add(1);
                 return Some(connection);
             }
@@ -149,7 +162,8 @@ impl Pool {
     }
 
     /// One idle connection was found dead on use: those that have been idle longer are no better.
-    pub(crate) fn distrust(&self) {
+    pub(crate) fn distrust(&self, now: Instant) {
+        self.wary_until.set(now + WARY);
         let idle = std::mem::take(&mut *self.idle.borrow_mut());
         self.cells.upstream_idle_closed.add(idle.len() as u64);
     }
@@ -165,8 +179,8 @@ impl Pool {
     }
 
     /// Keep a connection whose last response was read to its end and not a byte further.
-    pub(crate) fn give_back(&self, mut connection: Box<Connection>, now: Instant) {
-        if !self.has_use_for(&connection.place) || !connection.is_quiet() {
+    pub(crate) fn give_back(&self, connection: Box<Connection>, now: Instant) {
+        if !self.has_use_for(&connection.place) {
             return;
         }
         if let Some(connection) = self.queue.offer(connection, now) {
@@ -187,11 +201,14 @@ impl Pool {
         !self.retired.get() && !self.keepalive.get().is_zero() && place.moved == self.moved.get()
     }
 
-    fn sweep(&self, now: Instant) {
+    fn sweep(&self, now: Instant, buffers: &Buffers) {
         let keepalive = self.keepalive.get();
         let mut idle = self.idle.borrow_mut();
         let before = idle.len();
-        idle.retain_mut(|idle| idle.connection.is_quiet());
+        idle.retain_mut(|idle| {
+            idle.connection.listen(buffers);
+            idle.connection.is_quiet()
+        });
         self.cells.upstream_idle_closed.add((before - idle.len()) as u64);
         idle.retain(|idle| now.since(idle.since) < keepalive);
     }

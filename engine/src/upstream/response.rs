@@ -179,7 +179,6 @@ impl Response {
         if clean && !worker.stop.stopped() {
             connection.watch.clear();
             connection.reused = true;
-            connection.arm(worker);
             let pool = std::rc::Rc::clone(&connection.place.pool);
             pool.give_back(connection, worker.now_cached().at);
         }

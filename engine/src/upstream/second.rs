@@ -87,7 +87,7 @@ async fn run(
     (to_head, hold): (bool, Option<Hold>),
     end: &End,
 ) -> Result<Answered, Failure> {
-    let mut connection = match at_hand(pool, &call, false) {
+    let mut connection = match at_hand(worker, pool, &call, false) {
         Some(connection) => connection,
         None => until_told(end, connect(worker, pool, call, false)).await?,
     };
@@ -101,6 +101,7 @@ async fn run(
     let asked = worker.now().at;
     watch.set(asked, call.first_byte.min(call.deadline.since(asked)), Until::Both);
     let mut scan = Scan::default();
+    connection.listen(&worker.buffers);
     loop {
         let (result, mut buffer) = poll_fn(|cx| connection.poll_read(cx)).await;
         if !matches!(result, Ok(n) if n > 0) {

@@ -347,7 +347,7 @@ impl Worker {
         self.signal(Signal::Pressure { lag });
         self.signal(Signal::Tick);
         if dozes || ticks.is_multiple_of(POOL_TICKS) {
-            self.pools.sweep(now.at);
+            self.pools.sweep(now.at, &self.buffers);
         }
         self.lines.borrow_mut().flush(&self.cells);
         if !self.stop.stopped() {

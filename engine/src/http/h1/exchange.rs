@@ -4,6 +4,7 @@ use std::future::{Future, poll_fn};
 use std::pin::pin;
 use std::rc::Rc;
 use std::task::{Context, Poll};
+use std::time::Duration;
 
 use sluice_policy::flight::Finish;
 
@@ -107,6 +108,12 @@ impl Exchange for Connection {
             // could tell no more than that, and would be made and given up for each.
             if !coming && !self.head.keep_alive && !self.pipelined {
                 self.unread = true;
+                return Poll::Pending;
+            }
+            // A response that comes soon is sent without a look, and then a busy worker finds the
+            // next request there already.
+            let now = self.worker.now_cached().at;
+            if self.watch.poll_waited(now, LOOK_AFTER, cx).is_pending() {
                 return Poll::Pending;
             }
             // With headroom: what it brings may turn out to be a piece of the next body.
@@ -240,6 +247,9 @@ impl Exchange for Connection {
         }
     }
 }
+
+/// Whether the client is still there is looked at when its request has waited for this long.
+const LOOK_AFTER: Duration = Duration::from_millis(20);
 
 /// A head of up to this much, and what came with it, leave room for the fields we add in a small
 /// buffer.
