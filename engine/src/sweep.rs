@@ -455,6 +455,35 @@ mod tests {
     }
 
     #[test]
+    fn who_waits_is_woken_once_it_has_waited_and_the_socket_stays() {
+        with_socket(|client, socket| async move {
+            let sweeper = Sweeper::new(at(0));
+            let watch = Rc::new(sweeper.watch(socket.shutter.clone()));
+            let waits = {
+                let watch = Rc::clone(&watch);
+                poll_fn(move |cx| watch.poll_waited(at(0), Duration::from_millis(20), cx))
+            };
+            let waits = runtime::spawn(waits);
+            // Lets it begin to wait.
+            runtime::sleep(Duration::from_millis(1)).await;
+            sweeper.sweep(at(19));
+            assert!(!watch.fired());
+            sweeper.sweep(at(60));
+            waits.await;
+            client.set_nonblocking(true).unwrap();
+            let open = (&client).read(&mut [0]).unwrap_err();
+            assert_eq!(open.kind(), std::io::ErrorKind::WouldBlock);
+            // Another deadline in between, and the wait begins anew.
+            watch.set(at(60), Duration::from_secs(1), Until::Read);
+            let nobody = Context::from_waker(Waker::noop());
+            let again = || watch.poll_waited(at(70), Duration::from_millis(20), &nobody);
+            assert!(again().is_pending());
+            sweeper.sweep(at(140));
+            assert!(again().is_ready());
+        });
+    }
+
+    #[test]
     fn a_drain_shuts_only_what_has_been_idle() {
         with_socket(|_client, socket| async move {
             let sweeper = Sweeper::new(at(0));

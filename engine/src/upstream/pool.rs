@@ -236,6 +236,9 @@ impl Drop for Place {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::http::parse::ResponseHead;
+    use crate::runtime::{self, Driver, Listener, Stop, Wanted, block_on};
+    use crate::sweep::Sweeper;
 
     #[test]
     fn places_are_bounded_and_come_back() {
@@ -246,6 +249,54 @@ mod tests {
         assert!(pool.place().is_some());
         drop(second);
         assert_eq!(pool.open.get(), 0);
+    }
+
+    #[test]
+    fn what_has_spoken_or_ended_while_idle_is_not_taken() {
+        use std::io::Write;
+        let ran = block_on(Wanted::Only(Driver::Epoll), |driver, _| async move {
+            let std = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+            let address = std.local_addr().unwrap();
+            let listener = Listener::new(std, driver).unwrap();
+            let at = |ms: u64| Instant::from_nanos(1_000_000 + ms * 1_000_000);
+            let sweeper = Sweeper::new(at(0));
+            // (what the other side does, milliseconds at rest, distrusted, swept, taken)
+            let table: [(&[u8], u64, bool, bool, bool); 6] = [
+                (b"", 500, false, false, true),
+                (b"", 500, false, true, true),
+                (b"", 0, true, false, true),
+                (b"stray", 2, false, false, false),
+                (b"stray", 0, true, false, false),
+                (b"stray", 0, false, true, false),
+            ];
+            for (number, (says, rested, distrusted, swept, taken)) in table.into_iter().enumerate()
+            {
+                let pool = Pool::of_size(1);
+                let mut upstream = std::net::TcpStream::connect(address).unwrap();
+                let (socket, _) = listener.accept(&Stop::default()).await.unwrap().unwrap();
+                if distrusted {
+                    pool.distrust(at(0));
+                }
+                let connection = Box::new(Connection {
+                    watch: Rc::new(sweeper.watch(socket.shutter)),
+                    reader: socket.reader,
+                    writer: Some(socket.writer),
+                    head: ResponseHead::default(),
+                    reused: true,
+                    place: pool.place().unwrap(),
+                });
+                pool.give_back(connection, at(0));
+                upstream.write_all(says).unwrap();
+                if swept {
+                    pool.sweep(at(0), &Buffers::default());
+                    // Lets the driver look.
+                    runtime::sleep(Duration::from_millis(1)).await;
+                }
+                let found = pool.take(at(rested), false).is_some();
+                assert_eq!(found, taken, "row {number}");
+            }
+        });
+        ran.unwrap();
     }
 
     #[test]
