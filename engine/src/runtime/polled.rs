@@ -356,3 +356,6 @@ impl AsFd for Polled {
         self.fd.as_fd()
     }
 }
+
+#[cfg(test)]
+mod tests;
