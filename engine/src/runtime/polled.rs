@@ -241,7 +241,7 @@ impl Polled {
         let n = ready!(received)?;
         // SAFETY: the kernel has written so many bytes behind what was held.
         unsafe { buffer.set_len(held + n) };
-        if n > 0 && n < room {
+        if n < room {
             self.forget_unless_marked();
         }
         Poll::Ready(Ok(n))

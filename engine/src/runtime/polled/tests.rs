@@ -197,9 +197,11 @@ fn an_event_is_not_told_to_who_has_taken_the_place_meanwhile() {
         client.write_all(b"for nobody").unwrap();
         let mut events = [const { MaybeUninit::uninit() }; EVENTS];
         let event = loop {
-            let told = polls.instance.now(&mut events);
-            if let Some(event) = told.iter().find(|event| event.flags.contains(EventFlags::IN)) {
-                break *event;
+            let told = polls.instance.now(&mut events).first().copied();
+            if let Some(event @ Event { flags, .. }) = told
+                && flags.contains(EventFlags::IN)
+            {
+                break event;
             }
         };
         drop(gone);
