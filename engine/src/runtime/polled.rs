@@ -103,7 +103,7 @@ impl Polls {
     pub(super) async fn run(&self) {
         loop {
             self.look();
-            self.instance.stirs().await;
+            self.instance.wakes().await;
         }
     }
 
@@ -191,7 +191,19 @@ impl Polled {
     /// # Errors
     /// When the kernel has no memory for it, or the user watches too many.
     pub(super) fn new(polls: Rc<Polls>, fd: OwnedFd) -> io::Result<Self> {
-        let (index, token) = polls.places.borrow_mut().take(0);
+        Self::with(polls, fd, 0)
+    }
+
+    /// As [`Self::new`], and reading from it is worth a try at once.
+    ///
+    /// # Errors
+    /// As there.
+    pub(super) fn readable(polls: Rc<Polls>, fd: OwnedFd) -> io::Result<Self> {
+        Self::with(polls, fd, READABLE)
+    }
+
+    fn with(polls: Rc<Polls>, fd: OwnedFd, state: u8) -> io::Result<Self> {
+        let (index, token) = polls.places.borrow_mut().take(state);
         let place = Place { polls, index };
         let data = EventData::new_u64(token);
         epoll::add(place.polls.instance.descriptor(), &fd, data, INTEREST)?;

@@ -1,9 +1,12 @@
 //! Many descriptors that nobody reads from, watched by one wait.
 
+use std::future::{Future, poll_fn};
 use std::io;
 use std::mem::MaybeUninit;
 use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
+use std::pin::pin;
+use std::task::Poll;
 
 use rustix::event::epoll::{self, CreateFlags, Event, EventData, EventFlags};
 use rustix::io::Errno;
@@ -81,6 +84,18 @@ impl Instance {
     /// Wait until something may have happened.
     pub(super) async fn stirs(&self) {
         let _ = self.epoll.readable(false).await;
+    }
+
+    /// As [`Self::stirs`], for a task that nothing else wakes: once woken it does not ask the kernel
+    /// whether it was, because it looks for itself.
+    pub(super) async fn wakes(&self) {
+        let mut readable = pin!(self.epoll.readable(false));
+        let mut asked = false;
+        poll_fn(|cx| match std::mem::replace(&mut asked, true) {
+            true => Poll::Ready(()),
+            false => readable.as_mut().poll(cx).map(drop),
+        })
+        .await;
     }
 
     pub(super) fn descriptor(&self) -> BorrowedFd<'_> {

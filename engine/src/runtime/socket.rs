@@ -99,7 +99,8 @@ impl Socket {
     /// When the descriptor can't be registered with the driver.
     pub(crate) fn again(descriptor: OwnedFd) -> io::Result<Self> {
         match Polls::here() {
-            Some(polls) => Ok(Self::polled(Polled::new(polls, descriptor)?)),
+            // Who connects mostly asks at once.
+            Some(polls) => Ok(Self::polled(Polled::readable(polls, descriptor)?)),
             None => {
                 let tcp = TcpStream::from_std(std::net::TcpStream::from(descriptor))?;
                 Ok(Self::accepted(tcp))
@@ -119,6 +120,16 @@ impl Socket {
                 Some(unsafe { OwnedFd::from_raw_fd(tcp.into_raw_fd()) })
             }
             Stream::Polled(polled) => Rc::try_unwrap(polled).ok().map(Polled::into_descriptor),
+        }
+    }
+
+    /// Close a connection with no read armed: by one direct call, where a ring would be given two
+    /// errands.
+    pub(crate) fn close(reader: Reader, writer: Writer) {
+        match &writer.stream {
+            Stream::Driver(_) => drop(Self::apart(reader, writer)),
+            // Dropped, and with it closed.
+            Stream::Polled(_) => {}
         }
     }
 
