@@ -150,18 +150,19 @@ const INTEREST: EventFlags = EventFlags::IN
 
 impl Places {
     fn of(&mut self, token: u64) -> Option<&mut Watched> {
-        let watched = self.taken.get_mut((token & u64::from(u32::MAX)) as usize)?;
+        let index = usize::try_from(token & u64::from(u32::MAX)).ok()?;
+        let watched = self.taken.get_mut(index)?;
         (u64::from(watched.generation) == token >> 32).then_some(watched)
     }
 
     /// Its index and token.
-    fn take(&mut self, state: u8) -> (u32, u64) {
+    fn take(&mut self) -> (u32, u64) {
         let index = self.free.pop().unwrap_or_else(|| {
             self.taken.push(Watched { generation: 0, state: 0, reader: None, writer: None });
             u32::try_from(self.taken.len() - 1).unwrap_or(u32::MAX)
         });
         let watched = &mut self.taken[index as usize];
-        watched.state = state;
+        watched.state = 0;
         (index, u64::from(watched.generation) << 32 | u64::from(index))
     }
 }
@@ -191,19 +192,7 @@ impl Polled {
     /// # Errors
     /// When the kernel has no memory for it, or the user watches too many.
     pub(super) fn new(polls: Rc<Polls>, fd: OwnedFd) -> io::Result<Self> {
-        Self::with(polls, fd, 0)
-    }
-
-    /// As [`Self::new`], and reading from it is worth a try at once.
-    ///
-    /// # Errors
-    /// As there.
-    pub(super) fn readable(polls: Rc<Polls>, fd: OwnedFd) -> io::Result<Self> {
-        Self::with(polls, fd, READABLE)
-    }
-
-    fn with(polls: Rc<Polls>, fd: OwnedFd, state: u8) -> io::Result<Self> {
-        let (index, token) = polls.places.borrow_mut().take(state);
+        let (index, token) = polls.places.borrow_mut().take();
         let place = Place { polls, index };
         let data = EventData::new_u64(token);
         epoll::add(place.polls.instance.descriptor(), &fd, data, INTEREST)?;

@@ -99,8 +99,7 @@ impl Socket {
     /// When the descriptor can't be registered with the driver.
     pub(crate) fn again(descriptor: OwnedFd) -> io::Result<Self> {
         match Polls::here() {
-            // Who connects mostly asks at once.
-            Some(polls) => Ok(Self::polled(Polled::readable(polls, descriptor)?)),
+            Some(polls) => Ok(Self::polled(Polled::new(polls, descriptor)?)),
             None => {
                 let tcp = TcpStream::from_std(std::net::TcpStream::from(descriptor))?;
                 Ok(Self::accepted(tcp))
