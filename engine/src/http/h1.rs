@@ -273,9 +273,8 @@ impl Connection {
         worker.keep(head);
         // They hold on to the socket.
         drop((watch, taking));
-        // With no read under way this is one system call, where a ring would be given two errands.
         if let Some(reader) = reader.filter(|reader| !reader.armed()) {
-            drop(Socket::apart(reader, writer));
+            Socket::close(reader, writer);
         }
     }
 

@@ -5,6 +5,10 @@
 
 use std::future::Future;
 use std::io;
+use std::rc::Rc;
+
+use super::polled::Polls;
+use super::spawn;
 
 /// How a worker waits for the kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -88,7 +92,13 @@ pub(crate) fn block_on<F: Future>(
     let mut fallen = Vec::new();
     for driver in wanted.steps() {
         match build(driver) {
-            Ok(Built::Epoll(mut runtime)) => return Ok(runtime.block_on(main(driver, fallen))),
+            Ok(Built::Epoll(mut runtime, polls)) => {
+                return Ok(runtime.block_on(async {
+                    let _reign = polls.reign();
+                    drop(spawn(async move { polls.run().await }));
+                    main(driver, fallen).await
+                }));
+            }
             #[cfg(feature = "uring")]
             Ok(Built::Uring(mut runtime)) => return Ok(runtime.block_on(main(driver, fallen))),
             Err(e) => fallen.push(Fallen { driver, why: e.to_string() }),
@@ -105,7 +115,7 @@ pub fn available() -> Vec<(&'static str, io::Result<()>)> {
 enum Built {
     #[cfg(feature = "uring")]
     Uring(monoio::Runtime<monoio::time::TimeDriver<monoio::IoUringDriver>>),
-    Epoll(monoio::Runtime<monoio::time::TimeDriver<monoio::LegacyDriver>>),
+    Epoll(monoio::Runtime<monoio::time::TimeDriver<monoio::LegacyDriver>>, Rc<Polls>),
 }
 
 /// A ring of 1024 entries is charged 150 KiB to RLIMIT_MEMLOCK where the kernel still does so.
@@ -148,7 +158,10 @@ fn build(driver: Driver) -> io::Result<Built> {
 }
 
 fn epoll() -> io::Result<Built> {
-    monoio::RuntimeBuilder::<monoio::LegacyDriver>::new().enable_timer().build().map(Built::Epoll)
+    let mut runtime =
+        monoio::RuntimeBuilder::<monoio::LegacyDriver>::new().enable_timer().build()?;
+    let polls = runtime.block_on(async { Polls::new() })?;
+    Ok(Built::Epoll(runtime, polls))
 }
 
 #[cfg(test)]

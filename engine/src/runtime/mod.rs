@@ -4,6 +4,9 @@
 //! A swap to another completion-based runtime is a rewrite of this folder and nothing else.
 
 mod driver;
+mod listener;
+mod polled;
+mod pump;
 mod readiness;
 mod socket;
 mod splice;
@@ -12,9 +15,10 @@ mod turn;
 
 pub use driver::available;
 pub(crate) use driver::{Driver, Fallen, Wanted, block_on};
+pub(crate) use listener::{Listener, Stop};
 pub(crate) use readiness::Readiness;
 pub(crate) use socket::{
-    Bell, Listener, Reader, SPARE, Shutter, Socket, Stop, Writer, connect, given_up, has_ended,
+    Bell, Reader, SPARE, Shutter, Socket, Writer, connect, given_up, has_ended,
 };
 pub(crate) use splice::{Duct, End, Flow, Pipes};
 pub(crate) use task::{Sleep, Task, caught, first, sleep, spawn, supervised, within};

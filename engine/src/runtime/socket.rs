@@ -1,40 +1,23 @@
 //! Sockets with owned buffers. A read, once begun, is never dropped: it lives in its [`Reader`].
 
-use std::cell::{Cell, RefCell, UnsafeCell};
+use std::cell::UnsafeCell;
 use std::fmt;
-use std::future::{Future, poll_fn};
+use std::future::poll_fn;
 use std::io;
 use std::net::{Shutdown, SocketAddr};
-use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, IntoRawFd, OwnedFd, RawFd};
-use std::pin::Pin;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, IntoRawFd, OwnedFd, RawFd};
 use std::rc::Rc;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
-use monoio::buf::{IoBuf, IoBufMut};
-use monoio::io::{
-    AsyncReadRent, AsyncWriteRent, CancelHandle, CancelableAsyncReadRent, Canceller, OwnedReadHalf,
-};
-use monoio::net::{TcpListener, TcpStream};
+use monoio::buf::IoBuf;
+use monoio::io::{AsyncWriteRent, OwnedReadHalf};
+use monoio::net::TcpStream;
 
 use super::Driver;
+use super::polled::{Direction, Polled, Polls};
+use super::pump::{Pump, Slot};
 use super::splice::{Duct, Pipes};
-
-/// A bound socket that this worker accepts from.
-#[derive(Debug)]
-pub(crate) struct Listener {
-    tcp: TcpListener,
-    /// The same socket, for emptying its queue at the end.
-    std: std::net::TcpListener,
-    driver: Driver,
-}
-
-/// Ends the accept loops of one worker: an accept must not be dropped, only cancelled.
-#[derive(Default)]
-pub(crate) struct Stop {
-    stopped: Cell<bool>,
-    canceller: RefCell<Canceller>,
-}
 
 /// Both directions of a connection, and a way to end it from outside.
 #[derive(Debug)]
@@ -47,101 +30,39 @@ pub(crate) struct Socket {
 /// The receiving direction. Holds at most one read; the read outlives whoever waits for it, so
 /// waiting can be given up and taken up again without losing a byte, on every driver.
 pub(crate) struct Reader {
-    pump: Pin<Box<dyn Future<Output = ()>>>,
-    slot: Rc<Slot>,
+    half: Half,
     /// What can be spliced from; a bell can't.
-    tcp: Option<Stream>,
+    stream: Option<Stream>,
+}
+
+enum Half {
+    Pumped(Pump),
+    Polled(Rc<Polled>, Option<Vec<u8>>),
 }
 
 /// The sending direction.
 #[derive(Debug)]
 pub(crate) struct Writer {
-    tcp: Stream,
+    stream: Stream,
 }
 
 /// One connection, held by both its directions.
-pub(super) type Stream = Rc<UnsafeCell<TcpStream>>;
+#[derive(Clone, Debug)]
+pub(super) enum Stream {
+    /// One of the driver's: on a ring.
+    Driver(Rc<UnsafeCell<TcpStream>>),
+    /// On epoll.
+    Polled(Rc<Polled>),
+}
 
 /// Ends a connection from outside: pending reads and writes return at once.
 #[derive(Clone, Debug)]
 pub(crate) struct Shutter {
-    slot: Rc<Slot>,
+    /// None on epoll, which needs none to have a read given up.
+    slot: Option<Rc<Slot>>,
     /// Keeps the descriptor open, so that its number can't have become another socket's.
-    _alive: Stream,
+    stream: Stream,
     fd: RawFd,
-}
-
-/// Where a reader and its pump meet.
-#[derive(Default)]
-struct Slot {
-    /// Handed to the pump: read into this.
-    wanted: Cell<Option<Vec<u8>>>,
-    /// Handed back by the pump.
-    done: Cell<Option<(io::Result<usize>, Vec<u8>)>>,
-    armed: Cell<bool>,
-    /// The right to have the pending read given up.
-    giving_up: RefCell<Option<Canceller>>,
-}
-
-const ACCEPTS: usize = 8;
-
-impl Listener {
-    /// # Errors
-    /// When the descriptor can't be registered with the driver.
-    pub(crate) fn new(listener: std::net::TcpListener, driver: Driver) -> io::Result<Self> {
-        // A ring answers EAGAIN at once for a non-blocking descriptor instead of waiting.
-        listener.set_nonblocking(driver == Driver::Epoll)?;
-        let std = listener.try_clone()?;
-        Ok(Self { tcp: TcpListener::from_std(listener)?, std, driver })
-    }
-
-    /// How many accepts are to be under way at once. A ring takes them together, where each alone
-    /// would cost a system call; epoll wakes one waiter a direction.
-    pub(crate) fn accepts(&self) -> usize {
-        match self.driver {
-            Driver::Epoll => 1,
-            Driver::UringDefer | Driver::UringCoop | Driver::UringPlain => ACCEPTS,
-        }
-    }
-
-    /// One that was waiting when accepting was stopped: closing the socket would reset those that
-    /// the kernel has accepted already. None when there are no more.
-    pub(crate) fn accept_waiting(&self) -> Option<(Socket, SocketAddr)> {
-        self.std.set_nonblocking(true).ok()?;
-        let (tcp, peer) = self.std.accept().ok()?;
-        tcp.set_nonblocking(self.driver == Driver::Epoll).ok()?;
-        Some((Socket::new(TcpStream::from_std(tcp).ok()?, Reads::CanBeGivenUp), peer))
-    }
-
-    /// The next connection, or None once stopped.
-    pub(crate) async fn accept(&self, stop: &Stop) -> io::Result<Option<(Socket, SocketAddr)>> {
-        if stop.stopped.get() {
-            return Ok(None);
-        }
-        let handle = stop.canceller.borrow().handle();
-        match self.tcp.cancelable_accept(handle).await {
-            Ok((tcp, peer)) => Ok(Some((Socket::new(tcp, Reads::CanBeGivenUp), peer))),
-            Err(_) if stop.stopped.get() => Ok(None),
-            Err(e) => Err(e),
-        }
-    }
-}
-
-impl Stop {
-    pub(crate) fn stop(&self) {
-        self.stopped.set(true);
-        drop(self.canceller.take().cancel());
-    }
-
-    pub(crate) fn stopped(&self) -> bool {
-        self.stopped.get()
-    }
-}
-
-impl fmt::Debug for Stop {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Stop").field("stopped", &self.stopped).finish_non_exhaustive()
-    }
 }
 
 /// Connect within `span`.
@@ -150,37 +71,40 @@ impl fmt::Debug for Stop {
 /// What the kernel says; `TimedOut` when the time is up.
 pub(crate) async fn connect(address: SocketAddr, span: Duration) -> io::Result<Socket> {
     // The one operation that may be dropped: nothing was read, and the descriptor dies with it.
-    match monoio::time::timeout(span, TcpStream::connect_addr(address)).await {
-        Ok(connected) => connected.map(|tcp| Socket::new(tcp, Reads::Stay)),
-        Err(_) => Err(io::ErrorKind::TimedOut.into()),
-    }
-}
-
-/// What may become of a read that is pending.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Reads {
-    Stay,
-    /// At the price of keeping a list of them.
-    CanBeGivenUp,
+    let connected = match Polls::here() {
+        None => monoio::time::timeout(span, TcpStream::connect_addr(address)).await.map(|made| {
+            let tcp = made?;
+            Ok(Socket::driven(tcp.as_raw_fd(), tcp, Pump::new))
+        }),
+        Some(polls) => monoio::time::timeout(span, Polled::connect(polls, address))
+            .await
+            .map(|made| made.map(Socket::polled)),
+    };
+    let socket = connected.map_err(|_| io::Error::from(io::ErrorKind::TimedOut))??;
+    // As on our listeners, whose connections inherit it. An error means the peer is gone already,
+    // which the first read will say.
+    let _ = rustix::net::sockopt::set_tcp_nodelay(socket.shutter.descriptor(), true);
+    Ok(socket)
 }
 
 impl Socket {
-    fn new(tcp: TcpStream, reads: Reads) -> Self {
-        if reads == Reads::Stay {
-            // As on our listeners, whose connections inherit it. An error means the peer is gone
-            // already, which the first read will say.
-            let _ = tcp.set_nodelay(true);
-        }
-        Self::of(tcp, reads)
+    /// A connection that the driver has accepted.
+    pub(super) fn accepted(tcp: TcpStream) -> Self {
+        Self::driven(tcp.as_raw_fd(), tcp, Pump::giving_up)
     }
 
-    /// A connection of this worker that had been taken apart.
+    /// An accepted connection, perhaps one that had been taken apart; on epoll it does not block.
     ///
     /// # Errors
     /// When the descriptor can't be registered with the driver.
     pub(crate) fn again(descriptor: OwnedFd) -> io::Result<Self> {
-        let tcp = TcpStream::from_std(std::net::TcpStream::from(descriptor))?;
-        Ok(Self::of(tcp, Reads::CanBeGivenUp))
+        match Polls::here() {
+            Some(polls) => Ok(Self::polled(Polled::new(polls, descriptor)?)),
+            None => {
+                let tcp = TcpStream::from_std(std::net::TcpStream::from(descriptor))?;
+                Ok(Self::accepted(tcp))
+            }
+        }
     }
 
     /// Take apart a connection with no read armed, down to its descriptor. None while a shutter of
@@ -188,66 +112,88 @@ impl Socket {
     pub(crate) fn apart(reader: Reader, writer: Writer) -> Option<OwnedFd> {
         debug_assert!(!reader.armed(), "its read holds on to it");
         drop(reader);
-        let tcp = Rc::try_unwrap(writer.tcp).ok()?.into_inner();
-        // SAFETY: the stream owned it and has just let go of it.
-        Some(unsafe { OwnedFd::from_raw_fd(tcp.into_raw_fd()) })
+        match writer.stream {
+            Stream::Driver(tcp) => {
+                let tcp = Rc::try_unwrap(tcp).ok()?.into_inner();
+                // SAFETY: the stream owned it and has just let go of it.
+                Some(unsafe { OwnedFd::from_raw_fd(tcp.into_raw_fd()) })
+            }
+            Stream::Polled(polled) => Rc::try_unwrap(polled).ok().map(Polled::into_descriptor),
+        }
     }
 
-    fn of(tcp: TcpStream, reads: Reads) -> Self {
-        let fd = tcp.as_raw_fd();
+    /// Close a connection with no read armed: by one direct call, where a ring would be given two
+    /// errands.
+    pub(crate) fn close(reader: Reader, writer: Writer) {
+        match &writer.stream {
+            Stream::Driver(_) => drop(Self::apart(reader, writer)),
+            // Dropped, and with it closed.
+            Stream::Polled(_) => {}
+        }
+    }
+
+    fn driven(
+        fd: RawFd,
+        tcp: TcpStream,
+        pump: impl FnOnce(OwnedReadHalf<TcpStream>) -> Pump,
+    ) -> Self {
         let tcp = Rc::new(UnsafeCell::new(tcp));
-        let read = OwnedReadHalf(Rc::clone(&tcp));
-        let slot = Rc::new(Slot::default());
-        let shutter = Shutter { slot: Rc::clone(&slot), _alive: Rc::clone(&tcp), fd };
-        let reader = match reads {
-            Reads::Stay => Reader::new(pump(read, Rc::clone(&slot)), slot),
-            Reads::CanBeGivenUp => {
-                slot.giving_up.replace(Some(Canceller::new()));
-                Reader::new(pump_given_up(read, Rc::clone(&slot)), slot)
-            }
-        };
-        let reader = Reader { tcp: Some(Rc::clone(&tcp)), ..reader };
-        Self { reader, writer: Writer { tcp }, shutter }
+        let pump = pump(OwnedReadHalf(Rc::clone(&tcp)));
+        let (slot, stream) = (Some(pump.slot()), Stream::Driver(tcp));
+        Self::of(fd, slot, Half::Pumped(pump), stream)
+    }
+
+    fn polled(polled: Polled) -> Self {
+        let (fd, polled) = (polled.as_fd().as_raw_fd(), Rc::new(polled));
+        let half = Half::Polled(Rc::clone(&polled), None);
+        Self::of(fd, None, half, Stream::Polled(polled))
+    }
+
+    fn of(fd: RawFd, slot: Option<Rc<Slot>>, half: Half, stream: Stream) -> Self {
+        Self {
+            shutter: Shutter { slot, stream: stream.clone(), fd },
+            reader: Reader { half, stream: Some(stream.clone()) },
+            writer: Writer { stream },
+        }
     }
 }
 
 impl Reader {
-    fn new(pump: impl Future<Output = ()> + 'static, slot: Rc<Slot>) -> Self {
-        Self { pump: Box::pin(pump), slot, tcp: None }
-    }
-
     /// Pass the next `bytes` on to `writer` without reading them. None while a read is armed, or
     /// when there is no pipe to be had.
     pub(crate) fn duct(&self, writer: &Writer, pipes: &Pipes, bytes: u64) -> Option<Duct> {
-        let from = self.tcp.as_ref().filter(|_| !self.armed())?;
-        pipes.duct(Rc::clone(from), Rc::clone(&writer.tcp), bytes)
+        let from = self.stream.as_ref().filter(|_| !self.armed())?;
+        pipes.duct(from.clone(), writer.stream.clone(), bytes)
     }
 
     /// Begin to read into the free capacity of `buffer`, behind what it holds. The last [`SPARE`]
     /// bytes are left free, so that a piece can be ended without growing the buffer.
     pub(crate) fn arm(&mut self, buffer: Vec<u8>) {
-        debug_assert!(!self.slot.armed.get(), "one read at a time");
+        debug_assert!(!self.armed(), "one read at a time");
         debug_assert!(buffer.capacity() > buffer.len() + SPARE, "nowhere to read to");
-        self.slot.armed.set(true);
-        self.slot.wanted.set(Some(buffer));
+        match &mut self.half {
+            Half::Pumped(pump) => pump.arm(buffer),
+            Half::Polled(_, wanted) => *wanted = Some(buffer),
+        }
     }
 
     pub(crate) fn armed(&self) -> bool {
-        self.slot.armed.get()
+        match &self.half {
+            Half::Pumped(pump) => pump.armed(),
+            Half::Polled(_, wanted) => wanted.is_some(),
+        }
     }
 
     /// The armed read: how many bytes came (0: the peer sends no more) and the buffer.
     pub(crate) fn poll_read(&mut self, cx: &mut Context<'_>) -> Poll<(io::Result<usize>, Vec<u8>)> {
-        debug_assert!(self.slot.armed.get(), "arm first");
-        if self.pump.as_mut().poll(cx).is_ready() {
-            debug_assert!(false, "the pump never ends");
-        }
-        match self.slot.done.take() {
-            Some(done) => {
-                self.slot.armed.set(false);
-                Poll::Ready(done)
+        debug_assert!(self.armed(), "arm first");
+        match &mut self.half {
+            Half::Pumped(pump) => pump.poll(cx),
+            Half::Polled(polled, wanted) => {
+                let Some(buffer) = wanted else { return Poll::Pending };
+                let result = ready!(polled.poll_recv(cx, buffer));
+                Poll::Ready((result, wanted.take().unwrap_or_default()))
             }
-            None => Poll::Pending,
         }
     }
 
@@ -268,49 +214,7 @@ pub(crate) const SPARE: usize = 32;
 
 impl fmt::Debug for Reader {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Reader").field("armed", &self.slot.armed).finish_non_exhaustive()
-    }
-}
-
-/// One box for the life of the connection instead of one for each read.
-async fn pump<H: AsyncReadRent>(mut half: H, slot: Rc<Slot>) {
-    loop {
-        let buffer = slot.wanted().await;
-        let (from, to) = (buffer.len(), buffer.capacity().saturating_sub(SPARE));
-        let (result, part) = half.read(buffer.slice_mut(from..to)).await;
-        slot.done.set(Some((result, part.into_inner())));
-    }
-}
-
-/// As [`pump`], for reads that can be given up.
-async fn pump_given_up<H: CancelableAsyncReadRent>(mut half: H, slot: Rc<Slot>) {
-    loop {
-        let buffer = slot.wanted().await;
-        let Some(handle) = slot.handle() else { return };
-        let (from, to) = (buffer.len(), buffer.capacity().saturating_sub(SPARE));
-        let (result, part) = half.cancelable_read(buffer.slice_mut(from..to), handle).await;
-        slot.done.set(Some((result, part.into_inner())));
-    }
-}
-
-impl Slot {
-    async fn wanted(&self) -> Vec<u8> {
-        poll_fn(|_| match self.wanted.take() {
-            Some(buffer) => Poll::Ready(buffer),
-            // Nobody waits here: whoever arms also polls.
-            None => Poll::Pending,
-        })
-        .await
-    }
-
-    fn handle(&self) -> Option<CancelHandle> {
-        self.giving_up.borrow().as_ref().map(Canceller::handle)
-    }
-}
-
-impl fmt::Debug for Slot {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Slot").field("armed", &self.armed).finish_non_exhaustive()
+        f.debug_struct("Reader").field("armed", &self.armed()).finish_non_exhaustive()
     }
 }
 
@@ -325,8 +229,14 @@ impl Writer {
     ) -> (io::Result<()>, Vec<u8>) {
         while from < bytes.len() {
             waits();
-            let (result, part) = self.stream().write(bytes.slice(from..)).await;
-            bytes = part.into_inner();
+            let result = match &self.stream {
+                Stream::Driver(tcp) => {
+                    let (result, part) = driven(tcp).write(bytes.slice(from..)).await;
+                    bytes = part.into_inner();
+                    result
+                }
+                Stream::Polled(polled) => poll_fn(|cx| polled.poll_send(cx, &bytes[from..])).await,
+            };
             match result {
                 Ok(0) => return (Err(io::ErrorKind::WriteZero.into()), bytes),
                 Ok(n) => from += n,
@@ -340,23 +250,60 @@ impl Writer {
     /// Say that no more comes; what was written is still delivered.
     pub(crate) async fn finish(&mut self) {
         // The peer may be gone already, and then there is nobody left to tell.
-        let _ = self.stream().shutdown().await;
-    }
-
-    /// Not monoio's own half: that one makes a system call when it is dropped.
-    fn stream(&mut self) -> &mut TcpStream {
-        // SAFETY: as monoio's halves do. The reader uses the read side of the same stream and
-        // nothing else; an operation takes its own hold on the descriptor when it is made and
-        // keeps no other part of the stream; both live on one thread.
-        unsafe { &mut *self.tcp.get() }
+        let _ = match &self.stream {
+            Stream::Driver(tcp) => driven(tcp).shutdown().await,
+            Stream::Polled(polled) => {
+                rustix::net::shutdown(polled, rustix::net::Shutdown::Write).map_err(Into::into)
+            }
+        };
     }
 }
 
-/// For system calls made directly.
-pub(super) fn descriptor(stream: &Stream) -> BorrowedFd<'_> {
-    // SAFETY: only the number is read; the stream keeps the descriptor open for as long as it is
-    // borrowed.
-    unsafe { BorrowedFd::borrow_raw((*stream.get()).as_raw_fd()) }
+/// For writing. Not monoio's own half: that one makes a system call when it is dropped.
+#[expect(clippy::mut_from_ref, reason = "one operation at a time uses it")]
+fn driven(tcp: &UnsafeCell<TcpStream>) -> &mut TcpStream {
+    // SAFETY: as monoio's halves do. The reader uses the read side of the same stream and nothing
+    // else; an operation takes its own hold on the descriptor when it is made and keeps no other
+    // part of the stream; both live on one thread.
+    unsafe { &mut *tcp.get() }
+}
+
+impl Stream {
+    /// Wait until it can go on. May be dropped: it holds nothing but the wait.
+    pub(super) async fn ready(&self, direction: Direction) {
+        let tcp = match self {
+            Self::Polled(polled) => {
+                return poll_fn(|cx| polled.poll_ready(direction, cx)).await;
+            }
+            // SAFETY: the stream is not moved, and waiting for readiness uses its descriptor alone.
+            Self::Driver(tcp) => unsafe { &*tcp.get() },
+        };
+        // An error is one of the socket: what is moved next says which.
+        let _ = match direction {
+            Direction::Read => tcp.readable(false).await,
+            Direction::Write => tcp.writable(false).await,
+        };
+    }
+
+    /// A call made directly has found it not ready.
+    pub(super) fn waits(&self, direction: Direction) {
+        match self {
+            Self::Polled(polled) => polled.forget(direction),
+            // It asks the kernel each time.
+            Self::Driver(_) => {}
+        }
+    }
+}
+
+impl AsFd for Stream {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        match self {
+            Self::Polled(polled) => polled.as_fd(),
+            // SAFETY: only the number is read; the stream keeps the descriptor open for as long as
+            // it is borrowed.
+            Self::Driver(tcp) => unsafe { BorrowedFd::borrow_raw((*tcp.get()).as_raw_fd()) },
+        }
+    }
 }
 
 impl Shutter {
@@ -373,9 +320,10 @@ impl Shutter {
     /// Have a pending read of an accepted connection given up: it fails with [`given_up`], or
     /// brings what had come. Nothing is lost, and the connection stays.
     pub(crate) fn give_up_read(&self) {
-        let mut giving_up = self.slot.giving_up.borrow_mut();
-        if let Some(canceller) = giving_up.take() {
-            *giving_up = Some(canceller.cancel());
+        match (&self.stream, &self.slot) {
+            (Stream::Polled(polled), _) => polled.give_up_read(),
+            (Stream::Driver(_), Some(slot)) => slot.give_up(),
+            (Stream::Driver(_), None) => {}
         }
     }
 
@@ -402,7 +350,7 @@ impl Shutter {
     }
 
     fn descriptor(&self) -> BorrowedFd<'_> {
-        // SAFETY: `_alive` keeps the descriptor open for as long as this value lives.
+        // SAFETY: `stream` keeps the descriptor open for as long as this value lives.
         unsafe { BorrowedFd::borrow_raw(self.fd) }
     }
 }
@@ -433,8 +381,8 @@ impl Bell {
     /// When the descriptor can't be registered with the driver.
     pub(crate) fn new(end: std::os::unix::net::UnixStream, driver: Driver) -> io::Result<Self> {
         end.set_nonblocking(driver == Driver::Epoll)?;
-        let (end, slot) = (monoio::net::UnixStream::from_std(end)?, Rc::new(Slot::default()));
-        Ok(Self { reader: Reader::new(pump(end, Rc::clone(&slot)), slot) })
+        let half = Half::Pumped(Pump::new(monoio::net::UnixStream::from_std(end)?));
+        Ok(Self { reader: Reader { half, stream: None } })
     }
 
     /// Wait until it was rung; any number of rings since the last time count as one. False: the

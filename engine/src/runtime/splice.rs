@@ -12,7 +12,8 @@ use rustix::fs::{OFlags, fcntl_setfl};
 use rustix::io::Errno;
 use rustix::pipe::{PipeFlags, SpliceFlags, fcntl_setpipe_size, pipe_with, splice};
 
-use super::socket::{Stream, descriptor};
+use super::polled::Direction;
+use super::socket::Stream;
 use super::turn::BURST;
 
 /// What a pipe is asked to hold; the kernel may grant less.
@@ -85,8 +86,8 @@ impl Pipes {
         };
         // Rings leave it off; their sends and receives take no notice of it. Without it a splice
         // blocks the whole worker.
-        for stream in [&from, &to] {
-            fcntl_setfl(descriptor(stream), OFlags::RDWR | OFlags::NONBLOCK).ok()?;
+        for stream in [&from, &to].into_iter().filter(|s| matches!(s, Stream::Driver(_))) {
+            fcntl_setfl(stream, OFlags::RDWR | OFlags::NONBLOCK).ok()?;
         }
         Some(Duct { from, to, pipe, left, held: 0, moved: 0 })
     }
@@ -134,14 +135,20 @@ impl Duct {
                 return match (self.left, ended, empty) {
                     (0, ..) => Ok(Flow::Done),
                     (_, true, _) => Err((End::From, io::ErrorKind::UnexpectedEof.into())),
-                    (_, false, true) => Ok(Flow::Waits(End::From)),
+                    (_, false, true) => {
+                        self.from.waits(Direction::Read);
+                        Ok(Flow::Waits(End::From))
+                    }
                     (_, false, false) => continue,
                 };
             }
             match self.drain() {
                 Ok(_) if self.moved >= target => return Ok(Flow::Burst),
                 Ok(_) | Err(Errno::INTR) => {}
-                Err(Errno::AGAIN) => return Ok(Flow::Waits(End::To)),
+                Err(Errno::AGAIN) => {
+                    self.to.waits(Direction::Write);
+                    return Ok(Flow::Waits(End::To));
+                }
                 Err(e) => return Err((End::To, e.into())),
             }
         }
@@ -149,24 +156,17 @@ impl Duct {
 
     /// Wait until this end can go on. May be dropped: it holds nothing but the wait.
     pub(crate) async fn ready(&self, end: End) {
-        let stream = match end {
-            End::From => &self.from,
-            End::To => &self.to,
-        };
-        // SAFETY: the stream is not moved, and waiting for readiness uses its descriptor alone.
-        let stream = unsafe { &*stream.get() };
-        // An error is one of the socket: what is moved next says which.
-        let _ = match end {
-            End::From => stream.readable(false).await,
-            End::To => stream.writable(false).await,
-        };
+        match end {
+            End::From => self.from.ready(Direction::Read).await,
+            End::To => self.to.ready(Direction::Write).await,
+        }
     }
 
     fn fill(&mut self) -> Result<usize, Errno> {
         let room = self.pipe.capacity - self.held;
         let wanted = usize::try_from(self.left).unwrap_or(usize::MAX).min(room);
         let flags = SpliceFlags::MOVE | SpliceFlags::NONBLOCK;
-        let n = splice(descriptor(&self.from), None, &self.pipe.write, None, wanted, flags)?;
+        let n = splice(&self.from, None, &self.pipe.write, None, wanted, flags)?;
         self.left -= n as u64;
         self.held += n;
         Ok(n)
@@ -174,7 +174,7 @@ impl Duct {
 
     fn drain(&mut self) -> Result<usize, Errno> {
         let flags = SpliceFlags::MOVE | SpliceFlags::NONBLOCK;
-        let n = splice(&self.pipe.read, None, descriptor(&self.to), None, self.held, flags)?;
+        let n = splice(&self.pipe.read, None, &self.to, None, self.held, flags)?;
         self.held -= n;
         self.moved += n as u64;
         Ok(n)

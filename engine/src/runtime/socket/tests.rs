@@ -3,7 +3,7 @@
 use std::io::{Read, Write};
 
 use super::*;
-use crate::runtime::{Wanted, block_on, sleep};
+use crate::runtime::{Listener, Stop, Wanted, block_on, sleep};
 
 /// Every driver this machine has.
 fn on_every_driver<F: Future<Output = ()>>(test: impl Fn(Driver) -> F) {
