@@ -1,65 +1,108 @@
 //! What a client is told of the limits it counts against: the one encoder of these fields.
 
+use std::borrow::Cow;
+use std::sync::Arc;
 use std::time::Duration;
 
 use sluice_config::LimitHeaders;
 use sluice_policy::flight::{Flight, Limit};
+use sluice_policy::plan::Plan;
 
 use super::write::seconds_up;
 
-/// Append the fields; nothing when no limit was asked.
-pub(crate) fn write(out: &mut Vec<u8>, flight: &Flight, form: LimitHeaders) {
-    let named = |limit: Limit| (flight.plan().limit_name(limit.limit), limit);
-    let limits = || flight.limits().map(named);
-    if limits().next().is_none() {
-        return;
+/// In what form clients are told, and what of it never changes, written ahead.
+#[derive(Debug)]
+pub(crate) struct Forms {
+    headers: LimitHeaders,
+    plan: Arc<Plan>,
+    items: Box<[Item]>,
+}
+
+/// What the policy field says of one limit: its name, a String of RFC 9651, and parameters.
+#[derive(Clone, Debug)]
+struct Item {
+    text: Box<[u8]>,
+    name_len: usize,
+}
+
+impl Forms {
+    pub(crate) fn new(plan: &Arc<Plan>, headers: LimitHeaders) -> Self {
+        let item = |(name, (quota, window))| Item::new(name, quota, window);
+        let items = plan.limit_names().zip(plan.limit_sizes()).map(item).collect();
+        Self { headers, plan: Arc::clone(plan), items }
     }
-    match form {
-        LimitHeaders::Draft10 => draft10(out, limits),
-        LimitHeaders::Legacy => legacy(out, limits()),
-        LimitHeaders::Off => {}
+
+    /// Append the fields; nothing when no limit was asked.
+    pub(crate) fn write(&self, out: &mut Vec<u8>, flight: &Flight) {
+        if flight.limits().next().is_none() {
+            return;
+        }
+        match self.headers {
+            LimitHeaders::Draft10 => {
+                draft10(out, || {
+                    flight.limits().map(|limit| (self.item(flight.plan(), limit), limit))
+                });
+            }
+            LimitHeaders::Legacy => legacy(out, flight.limits()),
+            LimitHeaders::Off => {}
+        }
+    }
+
+    /// Limits of another plan mean nothing here: the request came before a reload.
+    fn item(&self, plan: &Plan, limit: Limit) -> Cow<'_, Item> {
+        let ours = std::ptr::eq(plan, &raw const *self.plan);
+        match self.items.get(usize::from(limit.limit)).filter(|_| ours) {
+            Some(item) => Cow::Borrowed(item),
+            None => Cow::Owned(Item::new(plan.limit_name(limit.limit), limit.quota, limit.window)),
+        }
+    }
+}
+
+impl Item {
+    fn new(name: &str, quota: u32, window: Duration) -> Self {
+        let mut text = Vec::new();
+        string(&mut text, name);
+        let name_len = text.len();
+        number(&mut text, b";q=", u64::from(quota));
+        number(&mut text, b";w=", seconds_up(window).max(1));
+        Self { text: text.into(), name_len }
     }
 }
 
 /// draft-ietf-httpapi-ratelimit-headers-10, sections 3 and 4: two Lists of RFC 9651.
 fn draft10<'a, I>(out: &mut Vec<u8>, limits: impl Fn() -> I)
 where
-    I: Iterator<Item = (&'a str, Limit)>,
+    I: Iterator<Item = (Cow<'a, Item>, Limit)>,
 {
-    out.extend_from_slice(b"RateLimit-Policy: ");
-    for (i, (name, limit)) in limits().enumerate() {
-        item(out, i, name);
-        number(out, b";q=", u64::from(limit.quota));
-        number(out, b";w=", seconds_up(limit.window).max(1));
+    let mut before: &[u8] = b"RateLimit-Policy: ";
+    for (item, _) in limits() {
+        out.extend_from_slice(before);
+        out.extend_from_slice(&item.text);
+        before = b", ";
     }
-    out.extend_from_slice(b"\r\nRateLimit: ");
-    for (i, (name, limit)) in limits().enumerate() {
-        item(out, i, name);
+    before = b"\r\nRateLimit: ";
+    for (item, limit) in limits() {
+        out.extend_from_slice(before);
+        out.extend_from_slice(item.text.get(..item.name_len).unwrap_or_default());
         number(out, b";r=", u64::from(limit.left));
         if !limit.reset.is_zero() {
             number(out, b";t=", seconds_up(limit.reset));
         }
+        before = b", ";
     }
     out.extend_from_slice(b"\r\n");
 }
 
 /// The fields that came before the draft, of the limit that makes the client wait longest. Reset
 /// is in seconds from now, never a point in time.
-fn legacy<'a>(out: &mut Vec<u8>, limits: impl Iterator<Item = (&'a str, Limit)>) {
-    let longest = limits.map(|(_, limit)| limit).max_by_key(|limit| limit.reset);
+fn legacy(out: &mut Vec<u8>, limits: impl Iterator<Item = Limit>) {
+    let longest = limits.max_by_key(|limit| limit.reset);
     let none = Limit { limit: 0, quota: 0, left: 0, window: Duration::ZERO, reset: Duration::ZERO };
     let limit = longest.unwrap_or(none);
     number(out, b"X-RateLimit-Limit: ", u64::from(limit.quota));
     number(out, b"\r\nX-RateLimit-Remaining: ", u64::from(limit.left));
     number(out, b"\r\nX-RateLimit-Reset: ", seconds_up(limit.reset));
     out.extend_from_slice(b"\r\n");
-}
-
-fn item(out: &mut Vec<u8>, place: usize, name: &str) {
-    if place > 0 {
-        out.extend_from_slice(b", ");
-    }
-    string(out, name);
 }
 
 /// A String of RFC 9651 section 3.3.3. Names hold no control or non-ASCII characters.
@@ -97,13 +140,17 @@ mod tests {
         Limit { limit: 0, quota, left, window, reset }
     }
 
+    fn named((name, limit): (&str, Limit)) -> (Cow<'static, Item>, Limit) {
+        (Cow::Owned(Item::new(name, limit.quota, limit.window)), limit)
+    }
+
     #[test]
     fn every_form_says_it_in_its_own_fields() {
         let limits = [("a", limit(10, 0, 1001)), ("b\"", limit(5, 0, 90_000))];
         let mut out = Vec::new();
-        draft10(&mut out, || limits.into_iter());
-        legacy(&mut out, limits.into_iter());
-        draft10(&mut out, || [("full", limit(3, 3, 0))].into_iter());
+        draft10(&mut out, || limits.into_iter().map(named));
+        legacy(&mut out, limits.into_iter().map(|(_, limit)| limit));
+        draft10(&mut out, || [("full", limit(3, 3, 0))].into_iter().map(named));
         let expected = "RateLimit-Policy: \"a\";q=10;w=60, \"b\\\"\";q=5;w=60\r\n\
                         RateLimit: \"a\";r=0;t=2, \"b\\\"\";r=0;t=90\r\n\
                         X-RateLimit-Limit: 5\r\nX-RateLimit-Remaining: 0\r\n\
@@ -148,7 +195,7 @@ mod tests {
                 })
                 .collect();
             let mut out = Vec::new();
-            draft10(&mut out, || limits.iter().map(|(name, limit)| (name.as_str(), *limit)));
+            draft10(&mut out, || limits.iter().map(|(name, limit)| named((name, *limit))));
             let text = String::from_utf8(out).unwrap();
             let lines: Vec<_> = text.split_terminator("\r\n").collect();
             let [policy, rest] = lines[..] else { panic!("{lines:?}") };

@@ -168,7 +168,7 @@ impl Exchange for Connection {
             chunked: encoder == Encoder::Chunked,
             connection: connection_option(stays, old),
             request_id: self.passport().request_id(&self.head),
-            limits: told.flight.map(|flight| (flight, self.current.config.server.limit_headers)),
+            limits: told.flight.map(|flight| (flight, &self.current.limit_forms)),
             date: &date,
             edit: told.edit,
         };
@@ -216,7 +216,7 @@ impl Exchange for Connection {
             chunked: false,
             connection: connection_option(stays, old),
             request_id: self.passport().request_id(&self.head),
-            limits: told.flight.map(|flight| (flight, self.current.config.server.limit_headers)),
+            limits: told.flight.map(|flight| (flight, &self.current.limit_forms)),
             date: &date,
             edit: told.edit,
         };
