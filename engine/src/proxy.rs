@@ -6,7 +6,7 @@
 use std::rc::Rc;
 
 use sluice_policy::decision::{Call, Decision, Event, Failure};
-use sluice_policy::facts::Headers;
+use sluice_policy::facts::{Facts, Headers};
 use sluice_policy::flight::{Ending, Finish, Flight};
 
 use crate::cache::Recorder;
@@ -19,14 +19,18 @@ use crate::worker::Worker;
 
 /// Serve one request, from its head to its last byte.
 pub(crate) async fn serve<X: Exchange>(worker: &Rc<Worker>, exchange: &mut X) {
-    // Where it stays: it is large.
-    let mut flight = worker.begin(&exchange.facts());
-    let mut guard = Guard { worker, flight: &mut flight, ended: false };
-    let mut event = Event::Arrived;
+    // It is large, and never moved.
+    let mut flight;
+    let (mut guard, mut decision);
+    {
+        let facts = exchange.facts();
+        flight = worker.begin(&facts);
+        guard = Guard { worker, flight: &mut flight, ended: false };
+        decision = guard.decide(&facts, Event::Arrived);
+    }
     let (mut response, mut slow) = (None, None);
     let sent = loop {
-        let decision = guard.decide(exchange, event);
-        event = match decision {
+        let event = match decision {
             Decision::Call(call) => {
                 if let Some(refused) = response.take() {
                     Box::pin(discard(worker, exchange, refused)).await;
@@ -83,6 +87,7 @@ pub(crate) async fn serve<X: Exchange>(worker: &Rc<Worker>, exchange: &mut X) {
             // No fact is learnt later than with the head.
             Decision::Learn(_) => Event::Learned,
         };
+        decision = guard.decide(&exchange.facts(), event);
     };
     guard.end(exchange, sent);
 }
@@ -188,8 +193,8 @@ impl Guard<'_> {
         self.flight
     }
 
-    fn decide<X: Exchange>(&mut self, exchange: &X, event: Event) -> Decision {
-        self.worker.decide(&exchange.facts(), self.flight, event)
+    fn decide(&mut self, facts: &Facts<'_>, event: Event) -> Decision {
+        self.worker.decide(facts, self.flight, event)
     }
 
     fn settle<X: Exchange>(&mut self, exchange: &X, response: &Response) {

@@ -15,50 +15,53 @@ use super::write::seconds_up;
 pub(crate) struct Forms {
     headers: LimitHeaders,
     plan: Arc<Plan>,
-    items: Box<[Item]>,
+    wordings: Box<[Wording]>,
 }
 
 /// What the policy field says of one limit: its name, a String of RFC 9651, and parameters.
 #[derive(Clone, Debug)]
-struct Item {
+struct Wording {
     text: Box<[u8]>,
     name_len: usize,
 }
 
 impl Forms {
     pub(crate) fn new(plan: &Arc<Plan>, headers: LimitHeaders) -> Self {
-        let item = |(name, (quota, window))| Item::new(name, quota, window);
-        let items = plan.limit_names().zip(plan.limit_sizes()).map(item).collect();
-        Self { headers, plan: Arc::clone(plan), items }
+        let item = |(name, (quota, window))| Wording::new(name, quota, window);
+        let wordings = plan.limit_names().zip(plan.limit_sizes()).map(item).collect();
+        Self { headers, plan: Arc::clone(plan), wordings }
     }
 
     /// Append the fields; nothing when no limit was asked.
     pub(crate) fn write(&self, out: &mut Vec<u8>, flight: &Flight) {
-        if flight.limits().next().is_none() {
-            return;
+        match flight.limit().filter(|_| flight.violated().is_none()) {
+            Some(tightest) => self.tell(out, flight.plan(), &[tightest]),
+            None => self.tell(out, flight.plan(), &flight.limits().collect::<Vec<_>>()),
         }
+    }
+
+    fn tell(&self, out: &mut Vec<u8>, plan: &Plan, limits: &[Limit]) {
         match self.headers {
-            LimitHeaders::Draft10 => {
-                draft10(out, || {
-                    flight.limits().map(|limit| (self.item(flight.plan(), limit), limit))
-                });
-            }
-            LimitHeaders::Legacy => legacy(out, flight.limits()),
+            _ if limits.is_empty() => {}
+            LimitHeaders::Draft10 => draft10(out, limits, |limit| self.wording(plan, limit)),
+            LimitHeaders::Legacy => legacy(out, limits),
             LimitHeaders::Off => {}
         }
     }
 
     /// Limits of another plan mean nothing here: the request came before a reload.
-    fn item(&self, plan: &Plan, limit: Limit) -> Cow<'_, Item> {
+    fn wording(&self, plan: &Plan, limit: &Limit) -> Cow<'_, Wording> {
         let ours = std::ptr::eq(plan, &raw const *self.plan);
-        match self.items.get(usize::from(limit.limit)).filter(|_| ours) {
+        match self.wordings.get(usize::from(limit.limit)).filter(|_| ours) {
             Some(item) => Cow::Borrowed(item),
-            None => Cow::Owned(Item::new(plan.limit_name(limit.limit), limit.quota, limit.window)),
+            None => {
+                Cow::Owned(Wording::new(plan.limit_name(limit.limit), limit.quota, limit.window))
+            }
         }
     }
 }
 
-impl Item {
+impl Wording {
     fn new(name: &str, quota: u32, window: Duration) -> Self {
         let mut text = Vec::new();
         string(&mut text, name);
@@ -70,18 +73,16 @@ impl Item {
 }
 
 /// draft-ietf-httpapi-ratelimit-headers-10, sections 3 and 4: two Lists of RFC 9651.
-fn draft10<'a, I>(out: &mut Vec<u8>, limits: impl Fn() -> I)
-where
-    I: Iterator<Item = (Cow<'a, Item>, Limit)>,
-{
+fn draft10<'a>(out: &mut Vec<u8>, limits: &[Limit], item: impl Fn(&Limit) -> Cow<'a, Wording>) {
     let mut before: &[u8] = b"RateLimit-Policy: ";
-    for (item, _) in limits() {
+    for limit in limits {
         out.extend_from_slice(before);
-        out.extend_from_slice(&item.text);
+        out.extend_from_slice(&item(limit).text);
         before = b", ";
     }
     before = b"\r\nRateLimit: ";
-    for (item, limit) in limits() {
+    for limit in limits {
+        let item = item(limit);
         out.extend_from_slice(before);
         out.extend_from_slice(item.text.get(..item.name_len).unwrap_or_default());
         number(out, b";r=", u64::from(limit.left));
@@ -95,10 +96,8 @@ where
 
 /// The fields that came before the draft, of the limit that makes the client wait longest. Reset
 /// is in seconds from now, never a point in time.
-fn legacy(out: &mut Vec<u8>, limits: impl Iterator<Item = Limit>) {
-    let longest = limits.max_by_key(|limit| limit.reset);
-    let none = Limit { limit: 0, quota: 0, left: 0, window: Duration::ZERO, reset: Duration::ZERO };
-    let limit = longest.unwrap_or(none);
+fn legacy(out: &mut Vec<u8>, limits: &[Limit]) {
+    let Some(limit) = limits.iter().max_by_key(|limit| limit.reset) else { return };
     number(out, b"X-RateLimit-Limit: ", u64::from(limit.quota));
     number(out, b"\r\nX-RateLimit-Remaining: ", u64::from(limit.left));
     number(out, b"\r\nX-RateLimit-Reset: ", seconds_up(limit.reset));
@@ -140,17 +139,21 @@ mod tests {
         Limit { limit: 0, quota, left, window, reset }
     }
 
-    fn named((name, limit): (&str, Limit)) -> (Cow<'static, Item>, Limit) {
-        (Cow::Owned(Item::new(name, limit.quota, limit.window)), limit)
+    /// The policy of each, by its place among those names.
+    fn named<'n>(names: &'n [&'n str]) -> impl Fn(&Limit) -> Cow<'static, Wording> + 'n {
+        move |limit| {
+            let name = names[usize::from(limit.limit)];
+            Cow::Owned(Wording::new(name, limit.quota, limit.window))
+        }
     }
 
     #[test]
     fn every_form_says_it_in_its_own_fields() {
-        let limits = [("a", limit(10, 0, 1001)), ("b\"", limit(5, 0, 90_000))];
+        let limits = [limit(10, 0, 1001), Limit { limit: 1, ..limit(5, 0, 90_000) }];
         let mut out = Vec::new();
-        draft10(&mut out, || limits.into_iter().map(named));
-        legacy(&mut out, limits.into_iter().map(|(_, limit)| limit));
-        draft10(&mut out, || [("full", limit(3, 3, 0))].into_iter().map(named));
+        draft10(&mut out, &limits, named(&["a", "b\""]));
+        legacy(&mut out, &limits);
+        draft10(&mut out, &[limit(3, 3, 0)], named(&["full"]));
         let expected = "RateLimit-Policy: \"a\";q=10;w=60, \"b\\\"\";q=5;w=60\r\n\
                         RateLimit: \"a\";r=0;t=2, \"b\\\"\";r=0;t=90\r\n\
                         X-RateLimit-Limit: 5\r\nX-RateLimit-Remaining: 0\r\n\
@@ -195,7 +198,12 @@ mod tests {
                 })
                 .collect();
             let mut out = Vec::new();
-            draft10(&mut out, || limits.iter().map(|(name, limit)| named((name, *limit))));
+            let names: Vec<_> = limits.iter().map(|(name, _)| name.as_str()).collect();
+            let told: Vec<_> = (0..)
+                .zip(&limits)
+                .map(|(place, (_, limit))| Limit { limit: place, ..*limit })
+                .collect();
+            draft10(&mut out, &told, named(&names));
             let text = String::from_utf8(out).unwrap();
             let lines: Vec<_> = text.split_terminator("\r\n").collect();
             let [policy, rest] = lines[..] else { panic!("{lines:?}") };
