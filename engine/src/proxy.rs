@@ -19,15 +19,11 @@ use crate::worker::Worker;
 
 /// Serve one request, from its head to its last byte.
 pub(crate) async fn serve<X: Exchange>(worker: &Rc<Worker>, exchange: &mut X) {
+    let facts = exchange.facts();
     // It is large, and never moved.
-    let mut flight;
-    let (mut guard, mut decision);
-    {
-        let facts = exchange.facts();
-        flight = worker.begin(&facts);
-        guard = Guard { worker, flight: &mut flight, ended: false };
-        decision = guard.decide(&facts, Event::Arrived);
-    }
+    let mut flight = worker.begin(&facts);
+    let mut guard = Guard { worker, flight: &mut flight, ended: false };
+    let mut decision = guard.decide(&facts, Event::Arrived);
     let (mut response, mut slow) = (None, None);
     let sent = loop {
         let event = match decision {

@@ -219,14 +219,11 @@ pub struct Problem {
 }
 
 impl HeaderEdit {
-    pub const fn is_empty(&self) -> bool {
-        self.set.is_empty() && self.remove.is_empty()
-    }
-
     /// Whether fields of that name are set or removed.
+    #[inline]
     pub fn names(&self, name: &[u8]) -> bool {
-        let mut names = self.set.iter().map(|(set, _)| set).chain(&self.remove);
-        names.any(|edited| edited.as_bytes().eq_ignore_ascii_case(name))
+        let is = |edited: &String| edited.as_bytes().eq_ignore_ascii_case(name);
+        self.set.iter().any(|(set, _)| is(set)) || self.remove.iter().any(is)
     }
 }
 

@@ -75,7 +75,9 @@ impl Heads {
     pub(crate) fn give(&self, mut head: Head) {
         let mut spare = self.spare.borrow_mut();
         let texts = [&head.line, &head.host, &head.spare_path].map(String::capacity);
-        let usual = head.fields.capacity() <= KEPT_FIELDS && texts.iter().all(|n| *n <= KEPT_TEXT);
+        let usual = head.fields.capacity() <= KEPT_FIELDS
+            && head.host_text.capacity() <= KEPT_TEXT
+            && texts.iter().all(|n| *n <= KEPT_TEXT);
         if usual && spare.len() < HEADS_KEPT {
             head.forget(0);
             head.set_line("", "", 0);

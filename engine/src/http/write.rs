@@ -68,7 +68,7 @@ pub(crate) fn request(
     out.extend_from_slice(b"\r\n");
     let edit = &rewrite.request_headers;
     copy_fields(out, &head.text, &head.fields, &head.kinds, head.fields_end(), |kind, field| {
-        matches!(kind, Kind::Plain | Kind::Date) && !is_edited(edit, &head.text, field)
+        matches!(kind, Kind::Plain | Kind::Date) && !edit.names(slice(&head.text, field.name))
             || passport.trusted
                 && matches!(kind, Kind::ForwardedProto | Kind::ForwardedHost | Kind::Forwarded)
     });
@@ -169,7 +169,7 @@ pub(crate) fn response_with(
     status_line(out, text, head);
     copy_fields(out, text, &head.fields, &head.kinds, head.fields_end, |kind, field| {
         matches!(kind, Kind::Plain | Kind::Date)
-            && !extras.edit.is_some_and(|edit| is_edited(edit, text, field))
+            && !extras.edit.is_some_and(|edit| edit.names(slice(text, field.name)))
             && wanted(field)
     });
     more(out);
@@ -233,10 +233,6 @@ fn copy_fields(
     if let Some(from) = from {
         out.extend_from_slice(slice(text, (from, end)));
     }
-}
-
-fn is_edited(edit: &HeaderEdit, text: &[u8], field: &Field) -> bool {
-    !edit.is_empty() && edit.names(slice(text, field.name))
 }
 
 pub(crate) fn set_fields(out: &mut Vec<u8>, edit: &HeaderEdit) {

@@ -297,6 +297,28 @@ mod tests {
     }
 
     #[test]
+    fn a_head_used_again_is_of_the_host_that_its_request_names() {
+        let mut head = Head::default();
+        let table = [
+            ("a.test:80", Some("a.test")),
+            ("A.test:80", Some("a.test")),
+            ("b.test", Some("b.test")),
+            ("b.test", Some("b.test")),
+            ("", Some("")),
+            ("b.test/", None),
+            ("b.test/", None),
+            ("b.test", Some("b.test")),
+        ];
+        for (host, expected) in table {
+            head.forget(usize::MAX);
+            let text = format!("GET / HTTP/1.1\r\nHost: {host}\r\n\r\n");
+            head.text.extend_from_slice(text.as_bytes());
+            let read = request(&mut head, text.len(), RULES);
+            assert_eq!(read.is_ok().then_some(head.host.as_str()), expected, "{host:?}");
+        }
+    }
+
+    #[test]
     fn ambiguous_or_malformed_heads_are_refused() {
         // (status, head without its last empty line)
         let table = [
