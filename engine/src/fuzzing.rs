@@ -101,7 +101,7 @@ pub fn http_response(input: &[u8]) {
         connection: None,
         request_id: b"id",
         limits: None,
-        date: b"now",
+        date: b"Date: Thu, 01 Jan 1970 00:00:00 GMT\r\n",
         edit: None,
     };
     write::response(&mut out, text, &head, &extras);

@@ -57,12 +57,12 @@ impl Ids {
 }
 
 impl Trace {
-    /// `00-TRACE-PARENT-FLAGS`.
+    /// The field's line: `traceparent: 00-TRACE-PARENT-FLAGS`.
     pub(crate) fn write(&self, out: &mut Vec<u8>) {
-        let mut text = *b"00-00000000000000000000000000000000-0000000000000000-00";
-        text[3..35].copy_from_slice(&self.trace_id);
-        text[36..52].copy_from_slice(&self.parent_id);
-        text[53..].copy_from_slice(&self.flags);
+        let mut text = *b"traceparent: 00-00000000000000000000000000000000-0000000000000000-00\r\n";
+        text[16..48].copy_from_slice(&self.trace_id);
+        text[49..65].copy_from_slice(&self.parent_id);
+        text[66..68].copy_from_slice(&self.flags);
         out.extend_from_slice(&text);
     }
 }
@@ -129,8 +129,9 @@ mod tests {
         assert_eq!((&trace.trace_id[..], &trace.flags), (TRACE.as_bytes(), b"00"));
         let mut out = Vec::new();
         trace.write(&mut out);
-        assert_eq!(out.len(), 55);
-        assert_ne!(&out[36..52], b"b7ad6b7169203331");
+        assert!(out.starts_with(format!("traceparent: 00-{TRACE}-").as_bytes()));
+        assert!(out.ends_with(b"-00\r\n") && out.len() == 70);
+        assert_ne!(&out[49..65], b"b7ad6b7169203331");
     }
 
     #[test]

@@ -19,12 +19,14 @@ use crate::worker::Worker;
 
 /// Serve one request, from its head to its last byte.
 pub(crate) async fn serve<X: Exchange>(worker: &Rc<Worker>, exchange: &mut X) {
-    let mut guard = Guard::begin(worker, &exchange.facts());
-    let mut event = Event::Arrived;
+    let facts = exchange.facts();
+    // It is large, and never moved.
+    let mut flight = worker.begin(&facts);
+    let mut guard = Guard { worker, flight: &mut flight, ended: false };
+    let mut decision = guard.decide(&facts, Event::Arrived);
     let (mut response, mut slow) = (None, None);
     let sent = loop {
-        let decision = guard.decide(&exchange.facts(), event);
-        event = match decision {
+        let event = match decision {
             Decision::Call(call) => {
                 if let Some(refused) = response.take() {
                     Box::pin(discard(worker, exchange, refused)).await;
@@ -46,7 +48,7 @@ pub(crate) async fn serve<X: Exchange>(worker: &Rc<Worker>, exchange: &mut X) {
             }
             Decision::Relay => {
                 if let Some(response) = &response {
-                    guard.settle(&exchange.facts(), response);
+                    guard.settle(exchange, response);
                 }
                 break relay(worker, exchange, guard.flight(), response.take()).await;
             }
@@ -81,6 +83,7 @@ pub(crate) async fn serve<X: Exchange>(worker: &Rc<Worker>, exchange: &mut X) {
             // No fact is learnt later than with the head.
             Decision::Learn(_) => Event::Learned,
         };
+        decision = guard.decide(&exchange.facts(), event);
     };
     guard.end(exchange, sent);
 }
@@ -159,8 +162,8 @@ async fn relay<X: Exchange>(
         debug_assert!(false, "policy relays only what has come");
         return Sent { finish: Finish::Fault, ..Sent::GONE };
     };
-    let (facts, now) = (exchange.facts(), worker.now_cached());
-    let mut recorder = Recorder::begin(&worker.cache, flight, &facts, &response, now);
+    let (asked, now) = (exchange.head().headers(), worker.now_cached());
+    let mut recorder = Recorder::begin(&worker.cache, flight, asked, &response, now);
     let sent = exchange.relay(response, told(flight), recorder.as_deref_mut()).await;
     if sent.finish == Finish::Whole
         && let Some(recorder) = recorder
@@ -177,27 +180,24 @@ fn told(flight: &Flight) -> Told<'_> {
 /// A flight that ends whichever way the request goes: dropped, the client has left.
 struct Guard<'w> {
     worker: &'w Worker,
-    flight: Option<Flight>,
+    flight: &'w mut Flight,
+    ended: bool,
 }
 
-impl<'w> Guard<'w> {
-    fn begin(worker: &'w Worker, facts: &Facts<'_>) -> Self {
-        Self { worker, flight: Some(worker.begin(facts)) }
-    }
-
+impl Guard<'_> {
     fn flight(&self) -> &Flight {
-        self.flight.as_ref().expect("there until the end")
+        self.flight
     }
 
     fn decide(&mut self, facts: &Facts<'_>, event: Event) -> Decision {
-        let flight = self.flight.as_mut().expect("there until the end");
-        self.worker.decide(facts, flight, event)
+        self.worker.decide(facts, self.flight, event)
     }
 
-    fn settle(&mut self, facts: &Facts<'_>, response: &Response) {
-        let flight = self.flight.as_mut().expect("there until the end");
-        let head = Headers::new(response.text(), &response.head().fields);
-        self.worker.settle(facts, flight, head);
+    fn settle<X: Exchange>(&mut self, exchange: &X, response: &Response) {
+        if self.flight.plan().follows() {
+            let head = Headers::new(response.text(), &response.head().fields);
+            self.worker.settle(&exchange.facts(), self.flight, head);
+        }
     }
 
     fn end<X: Exchange>(mut self, exchange: &X, sent: Sent) {
@@ -207,20 +207,18 @@ impl<'w> Guard<'w> {
             bytes_out: sent.bytes,
             finish: sent.finish,
         };
-        if let Some(flight) = &mut self.flight {
-            let record = self.worker.end(flight, ending);
-            self.worker.observe(&record, exchange.head(), exchange.passport());
-        }
-        self.flight = None;
+        self.ended = true;
+        let record = self.worker.end(self.flight, ending);
+        self.worker.observe(&record, exchange.head(), exchange.passport());
     }
 }
 
 impl Drop for Guard<'_> {
     fn drop(&mut self) {
-        if let Some(flight) = &mut self.flight {
+        if !self.ended {
             let ending =
                 Ending { status: None, bytes_in: 0, bytes_out: 0, finish: Finish::ClientGone };
-            drop(self.worker.end(flight, ending));
+            drop(self.worker.end(self.flight, ending));
         }
     }
 }

@@ -105,8 +105,31 @@ pub(crate) async fn call<X: Exchange>(
         second: None,
     };
     attempt.send(route, &pool).await;
-    let headed = attempt.head().await;
-    attempt.called(headed)
+    match attempt.head().await {
+        // The usual way, without moving what is done with.
+        Headed::Final { buffer, body_at } => {
+            let Attempt { connection, upload, call, sent, .. } = attempt;
+            responded(connection, upload, call.idle, sent, buffer, body_at)
+        }
+        headed => attempt.called(headed),
+    }
+}
+
+fn responded(
+    mut connection: Box<Connection>,
+    upload: Option<Upload>,
+    idle: Duration,
+    sent: bool,
+    buffer: Vec<u8>,
+    body_at: usize,
+) -> Called {
+    if !sent && upload.is_none() {
+        // It may take the next request for this one's body.
+        connection.head.keep_alive = false;
+    }
+    // It has kept its time; how fast the client takes the head is not its fault.
+    connection.watch.clear();
+    Called::Responded(Response::new(connection, buffer, body_at, upload, idle))
 }
 
 fn failed<X: Exchange>(exchange: &X, failure: Failure) -> Called {
@@ -311,7 +334,10 @@ impl<'a, X: Exchange> Attempt<'a, X> {
     /// What is left of the attempt then.
     fn called(self, headed: Headed) -> Called {
         match headed {
-            Headed::Final { buffer, body_at } => self.responded(buffer, body_at),
+            Headed::Final { buffer, body_at } => {
+                let Self { connection, upload, call, sent, .. } = self;
+                responded(connection, upload, call.idle, sent, buffer, body_at)
+            }
             Headed::Second(answered) => self.overtaken(answered),
             Headed::Slow => Called::Slow(self.slow()),
             Headed::Fallen(failure) => Called::Fell { second: true, failure, rest: self.slow() },
@@ -401,17 +427,6 @@ impl<'a, X: Exchange> Attempt<'a, X> {
             }
             self.connection.skip(&mut buffer, end);
         }
-    }
-
-    fn responded(self, buffer: Vec<u8>, body_at: usize) -> Called {
-        let Self { mut connection, upload, call, sent, .. } = self;
-        if !sent && upload.is_none() {
-            // It may take the next request for this one's body.
-            connection.head.keep_alive = false;
-        }
-        // It has kept its time; how fast the client takes the head is not its fault.
-        connection.watch.clear();
-        Called::Responded(Response::new(connection, buffer, body_at, upload, call.idle))
     }
 
     /// The other attempt has answered: this one is ended, and its connection closed.

@@ -343,7 +343,8 @@ impl Trail {
     pub const STEPS_MAX: usize = 8;
 
     pub fn steps(&self) -> impl Iterator<Item = &Step> {
-        self.steps.iter().flatten()
+        // They fill the row from its beginning.
+        self.steps.iter().map_while(Option::as_ref)
     }
 
     pub fn dropped(&self) -> u8 {

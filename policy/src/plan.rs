@@ -21,6 +21,7 @@ use crate::health::Check;
 use crate::ledger::BreakerKey;
 use crate::mechanism::adaptive::Rule;
 use crate::mechanism::lease::Terms;
+use crate::mechanism::meter::Meter;
 use crate::route::Table;
 use crate::shed::Priority;
 use crate::steer::balance::Rule as BalanceRule;
@@ -217,6 +218,15 @@ pub struct Problem {
     pub hint: Option<String>,
 }
 
+impl HeaderEdit {
+    /// Whether fields of that name are set or removed.
+    #[inline]
+    pub fn names(&self, name: &[u8]) -> bool {
+        let is = |edited: &String| edited.as_bytes().eq_ignore_ascii_case(name);
+        self.set.iter().any(|(set, _)| is(set)) || self.remove.iter().any(is)
+    }
+}
+
 impl Route {
     /// Whether any response to this route may be kept.
     pub fn keeps_responses(&self) -> bool {
@@ -282,9 +292,21 @@ impl Plan {
         }
     }
 
+    /// Whether there are limits that take their cost from the response: [`crate::Policy::settle`]
+    /// is of use.
+    pub fn follows(&self) -> bool {
+        self.limits.follow()
+    }
+
     /// The names of all limits, by their place in the plan.
     pub fn limit_names(&self) -> impl Iterator<Item = &str> {
         self.limits.names()
+    }
+
+    /// The most that each limit admits at once, and the time in which an empty one is whole again.
+    pub fn limit_sizes(&self) -> impl Iterator<Item = (u32, Duration)> {
+        let size = |meter: Meter| (meter.quota(), meter.window());
+        self.limits.meters().map(move |meter| meter.map(size).unwrap_or_default())
     }
 
     /// The name of a limit, as written: what logs, metrics and the `RateLimit` fields call it.

@@ -3,7 +3,7 @@
 use std::time::{Duration, UNIX_EPOCH};
 
 use sluice_policy::cache::{Heard, Keep, vary};
-use sluice_policy::facts::{Facts, Field, Headers};
+use sluice_policy::facts::{Field, Headers};
 use sluice_policy::flight::Flight;
 use sluice_policy::time::Now;
 
@@ -26,7 +26,7 @@ impl<'c> Recorder<'c> {
     pub(crate) fn begin(
         cache: &'c Cache,
         flight: &Flight,
-        facts: &Facts<'_>,
+        asked: Headers<'_>,
         response: &Response,
         now: Now,
     ) -> Option<Box<Self>> {
@@ -48,7 +48,7 @@ impl<'c> Recorder<'c> {
         }
         let names = vary(headers).map(|name| name.to_ascii_lowercase().into());
         let vary: Box<[Box<[u8]>]> = names.collect();
-        let variant = keep.key.variant(vary.iter().map(AsRef::as_ref), facts.headers);
+        let variant = keep.key.variant(vary.iter().map(AsRef::as_ref), asked);
         let (text, head) = copied(text, head);
         let stored = Stored { keep, text, head, body: Vec::new(), vary, variant, since: now.at };
         let mut recorder = Self { cache, stored: None, taken: 0 };
@@ -144,6 +144,7 @@ fn copied(text: &[u8], head: &ResponseHead) -> (Vec<u8>, ResponseHead) {
             copy.kinds.push(*kind);
         }
     }
+    copy.fields_end = offset(out.len());
     copy.fields.shrink_to_fit();
     copy.kinds.shrink_to_fit();
     out.shrink_to_fit();

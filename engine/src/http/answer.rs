@@ -180,7 +180,7 @@ pub(crate) fn write(
     out.push(b' ');
     out.extend_from_slice(reason(page.status).as_bytes());
     out.extend_from_slice(b"\r\n");
-    write::field(out, b"Date", extras.date);
+    out.extend_from_slice(extras.date);
     if let Some(allow) = &page.allow {
         write::field(out, b"Allow", allow.as_bytes());
     }

@@ -26,6 +26,8 @@ pub(crate) struct Head {
     query_at: usize,
     /// Where the authority of an absolute form lies.
     pub(crate) authority: Option<Span>,
+    /// The value of its one `Host` field.
+    pub(crate) host_field: Option<Span>,
     pub(crate) version: Version,
     pub(crate) fields: Vec<Field>,
     /// What to do with each field, in the same order.
@@ -42,6 +44,8 @@ pub(crate) struct Head {
     pub(crate) patience: Option<Duration>,
     /// Lower case, no port.
     pub(crate) host: String,
+    /// What that was made of: most requests of a connection name the same.
+    host_text: Vec<u8>,
     /// The normal form of the path, when it is not the one received.
     pub(crate) path: Option<String>,
     /// What came had segments that servers read differently: only the normal form is passed on.
@@ -71,11 +75,13 @@ impl Heads {
     pub(crate) fn give(&self, mut head: Head) {
         let mut spare = self.spare.borrow_mut();
         let texts = [&head.line, &head.host, &head.spare_path].map(String::capacity);
-        let usual = head.fields.capacity() <= KEPT_FIELDS && texts.iter().all(|n| *n <= KEPT_TEXT);
+        let usual = head.fields.capacity() <= KEPT_FIELDS
+            && head.host_text.capacity() <= KEPT_TEXT
+            && texts.iter().all(|n| *n <= KEPT_TEXT);
         if usual && spare.len() < HEADS_KEPT {
             head.forget(0);
             head.set_line("", "", 0);
-            head.host.clear();
+            head.set_host(b"", "");
             spare.push(head);
         }
     }
@@ -96,6 +102,7 @@ impl Head {
         self.fields.clear();
         self.kinds.clear();
         self.authority = None;
+        self.host_field = None;
         self.body = Body::Empty;
         self.expects = false;
         self.user_agent = None;
@@ -130,6 +137,20 @@ impl Head {
         self.query_at = method.len() + path_len;
     }
 
+    /// Whether [`Self::host`] was made of this.
+    pub(crate) fn has_host(&self, text: &[u8]) -> bool {
+        self.host_text == text && !text.is_empty()
+    }
+
+    /// Remember the host's name, and what it was made of.
+    pub(crate) fn set_host(&mut self, text: &[u8], name: &str) {
+        self.host_text.clear();
+        self.host_text.extend_from_slice(text);
+        self.host.clear();
+        self.host.push_str(name);
+        self.host.make_ascii_lowercase();
+    }
+
     pub(crate) fn method(&self) -> &str {
         self.line.get(..self.method_len).unwrap_or_default()
     }
@@ -158,16 +179,16 @@ impl Head {
     }
 
     pub(crate) fn query(&self) -> &str {
-        self.query_with_mark().strip_prefix('?').unwrap_or_default()
+        self.line.get(self.query_at + 1..).unwrap_or_default()
     }
 
     pub(crate) fn headers(&self) -> Headers<'_> {
         Headers::new(&self.text, &self.fields)
     }
 
-    /// Every field with its kind and place.
-    pub(crate) fn kinded(&self) -> impl Iterator<Item = (Kind, Field)> {
-        self.kinds.iter().copied().zip(self.fields.iter().copied())
+    /// Where the last field's line ends: in front of the empty line.
+    pub(crate) fn fields_end(&self) -> u32 {
+        u32::try_from(self.end.saturating_sub(2)).unwrap_or(u32::MAX)
     }
 
     /// Do not pass on the fields whose name `unwanted` says so of.

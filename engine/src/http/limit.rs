@@ -1,65 +1,107 @@
 //! What a client is told of the limits it counts against: the one encoder of these fields.
 
+use std::borrow::Cow;
+use std::sync::Arc;
 use std::time::Duration;
 
 use sluice_config::LimitHeaders;
 use sluice_policy::flight::{Flight, Limit};
+use sluice_policy::plan::Plan;
 
 use super::write::seconds_up;
 
-/// Append the fields; nothing when no limit was asked.
-pub(crate) fn write(out: &mut Vec<u8>, flight: &Flight, form: LimitHeaders) {
-    let named = |limit: Limit| (flight.plan().limit_name(limit.limit), limit);
-    let limits = || flight.limits().map(named);
-    if limits().next().is_none() {
-        return;
+/// In what form clients are told, and what of it never changes, written ahead.
+#[derive(Debug)]
+pub(crate) struct Forms {
+    headers: LimitHeaders,
+    plan: Arc<Plan>,
+    wordings: Box<[Wording]>,
+}
+
+/// What the policy field says of one limit: its name, a String of RFC 9651, and parameters.
+#[derive(Clone, Debug)]
+struct Wording {
+    text: Box<[u8]>,
+    name_len: usize,
+}
+
+impl Forms {
+    pub(crate) fn new(plan: &Arc<Plan>, headers: LimitHeaders) -> Self {
+        let item = |(name, (quota, window))| Wording::new(name, quota, window);
+        let wordings = plan.limit_names().zip(plan.limit_sizes()).map(item).collect();
+        Self { headers, plan: Arc::clone(plan), wordings }
     }
-    match form {
-        LimitHeaders::Draft10 => draft10(out, limits),
-        LimitHeaders::Legacy => legacy(out, limits()),
-        LimitHeaders::Off => {}
+
+    /// Append the fields; nothing when no limit was asked.
+    pub(crate) fn write(&self, out: &mut Vec<u8>, flight: &Flight) {
+        match flight.limit().filter(|_| flight.violated().is_none()) {
+            Some(tightest) => self.tell(out, flight.plan(), &[tightest]),
+            None => self.tell(out, flight.plan(), &flight.limits().collect::<Vec<_>>()),
+        }
+    }
+
+    fn tell(&self, out: &mut Vec<u8>, plan: &Plan, limits: &[Limit]) {
+        match self.headers {
+            _ if limits.is_empty() => {}
+            LimitHeaders::Draft10 => draft10(out, limits, |limit| self.wording(plan, limit)),
+            LimitHeaders::Legacy => legacy(out, limits),
+            LimitHeaders::Off => {}
+        }
+    }
+
+    /// Limits of another plan mean nothing here: the request came before a reload.
+    fn wording(&self, plan: &Plan, limit: &Limit) -> Cow<'_, Wording> {
+        let ours = std::ptr::eq(plan, &raw const *self.plan);
+        match self.wordings.get(usize::from(limit.limit)).filter(|_| ours) {
+            Some(item) => Cow::Borrowed(item),
+            None => {
+                Cow::Owned(Wording::new(plan.limit_name(limit.limit), limit.quota, limit.window))
+            }
+        }
+    }
+}
+
+impl Wording {
+    fn new(name: &str, quota: u32, window: Duration) -> Self {
+        let mut text = Vec::new();
+        string(&mut text, name);
+        let name_len = text.len();
+        number(&mut text, b";q=", u64::from(quota));
+        number(&mut text, b";w=", seconds_up(window).max(1));
+        Self { text: text.into(), name_len }
     }
 }
 
 /// draft-ietf-httpapi-ratelimit-headers-10, sections 3 and 4: two Lists of RFC 9651.
-fn draft10<'a, I>(out: &mut Vec<u8>, limits: impl Fn() -> I)
-where
-    I: Iterator<Item = (&'a str, Limit)>,
-{
-    out.extend_from_slice(b"RateLimit-Policy: ");
-    for (i, (name, limit)) in limits().enumerate() {
-        item(out, i, name);
-        number(out, b";q=", u64::from(limit.quota));
-        number(out, b";w=", seconds_up(limit.window).max(1));
+fn draft10<'a>(out: &mut Vec<u8>, limits: &[Limit], item: impl Fn(&Limit) -> Cow<'a, Wording>) {
+    let mut before: &[u8] = b"RateLimit-Policy: ";
+    for limit in limits {
+        out.extend_from_slice(before);
+        out.extend_from_slice(&item(limit).text);
+        before = b", ";
     }
-    out.extend_from_slice(b"\r\nRateLimit: ");
-    for (i, (name, limit)) in limits().enumerate() {
-        item(out, i, name);
+    before = b"\r\nRateLimit: ";
+    for limit in limits {
+        let item = item(limit);
+        out.extend_from_slice(before);
+        out.extend_from_slice(item.text.get(..item.name_len).unwrap_or_default());
         number(out, b";r=", u64::from(limit.left));
         if !limit.reset.is_zero() {
             number(out, b";t=", seconds_up(limit.reset));
         }
+        before = b", ";
     }
     out.extend_from_slice(b"\r\n");
 }
 
 /// The fields that came before the draft, of the limit that makes the client wait longest. Reset
 /// is in seconds from now, never a point in time.
-fn legacy<'a>(out: &mut Vec<u8>, limits: impl Iterator<Item = (&'a str, Limit)>) {
-    let longest = limits.map(|(_, limit)| limit).max_by_key(|limit| limit.reset);
-    let none = Limit { limit: 0, quota: 0, left: 0, window: Duration::ZERO, reset: Duration::ZERO };
-    let limit = longest.unwrap_or(none);
+fn legacy(out: &mut Vec<u8>, limits: &[Limit]) {
+    let Some(limit) = limits.iter().max_by_key(|limit| limit.reset) else { return };
     number(out, b"X-RateLimit-Limit: ", u64::from(limit.quota));
     number(out, b"\r\nX-RateLimit-Remaining: ", u64::from(limit.left));
     number(out, b"\r\nX-RateLimit-Reset: ", seconds_up(limit.reset));
     out.extend_from_slice(b"\r\n");
-}
-
-fn item(out: &mut Vec<u8>, place: usize, name: &str) {
-    if place > 0 {
-        out.extend_from_slice(b", ");
-    }
-    string(out, name);
 }
 
 /// A String of RFC 9651 section 3.3.3. Names hold no control or non-ASCII characters.
@@ -97,13 +139,21 @@ mod tests {
         Limit { limit: 0, quota, left, window, reset }
     }
 
+    /// The policy of each, by its place among those names.
+    fn named<'n>(names: &'n [&'n str]) -> impl Fn(&Limit) -> Cow<'static, Wording> + 'n {
+        move |limit| {
+            let name = names[usize::from(limit.limit)];
+            Cow::Owned(Wording::new(name, limit.quota, limit.window))
+        }
+    }
+
     #[test]
     fn every_form_says_it_in_its_own_fields() {
-        let limits = [("a", limit(10, 0, 1001)), ("b\"", limit(5, 0, 90_000))];
+        let limits = [limit(10, 0, 1001), Limit { limit: 1, ..limit(5, 0, 90_000) }];
         let mut out = Vec::new();
-        draft10(&mut out, || limits.into_iter());
-        legacy(&mut out, limits.into_iter());
-        draft10(&mut out, || [("full", limit(3, 3, 0))].into_iter());
+        draft10(&mut out, &limits, named(&["a", "b\""]));
+        legacy(&mut out, &limits);
+        draft10(&mut out, &[limit(3, 3, 0)], named(&["full"]));
         let expected = "RateLimit-Policy: \"a\";q=10;w=60, \"b\\\"\";q=5;w=60\r\n\
                         RateLimit: \"a\";r=0;t=2, \"b\\\"\";r=0;t=90\r\n\
                         X-RateLimit-Limit: 5\r\nX-RateLimit-Remaining: 0\r\n\
@@ -148,7 +198,12 @@ mod tests {
                 })
                 .collect();
             let mut out = Vec::new();
-            draft10(&mut out, || limits.iter().map(|(name, limit)| (name.as_str(), *limit)));
+            let names: Vec<_> = limits.iter().map(|(name, _)| name.as_str()).collect();
+            let told: Vec<_> = (0..)
+                .zip(&limits)
+                .map(|(place, (_, limit))| Limit { limit: place, ..*limit })
+                .collect();
+            draft10(&mut out, &told, named(&names));
             let text = String::from_utf8(out).unwrap();
             let lines: Vec<_> = text.split_terminator("\r\n").collect();
             let [policy, rest] = lines[..] else { panic!("{lines:?}") };

@@ -9,7 +9,7 @@ pub(crate) mod fields;
 pub(crate) mod forward;
 pub(crate) mod h1;
 pub(crate) mod head;
-mod limit;
+pub(crate) mod limit;
 pub(crate) mod parse;
 pub(crate) mod rest;
 mod target;

@@ -95,10 +95,11 @@ const fn bad(status: u16, code: &'static str) -> BadHead {
 struct Notes {
     length: Option<u64>,
     codings: Codings,
-    host: Option<Span>,
     close: bool,
     keep_alive: bool,
     expects: bool,
+    /// There is a `Connection` field.
+    nominates: bool,
 }
 
 /// The transfer codings of one message so far.
@@ -109,6 +110,7 @@ struct Codings {
 }
 
 fn note_connection(notes: &mut Notes, value: &[u8]) {
+    notes.nominates = true;
     for option in fields::list(value) {
         notes.close |= option.eq_ignore_ascii_case(b"close");
         notes.keep_alive |= option.eq_ignore_ascii_case(b"keep-alive");
@@ -141,8 +143,12 @@ impl Codings {
 
 /// Digits and nothing else.
 fn content_length(value: &[u8]) -> Option<u64> {
-    let digits = !value.is_empty() && value.iter().all(u8::is_ascii_digit);
-    digits.then(|| str::from_utf8(value).ok()?.parse().ok())?
+    let (first, more) = value.split_first()?;
+    more.iter().try_fold(digit(*first)?, |n, b| n.checked_mul(10)?.checked_add(digit(*b)?))
+}
+
+fn digit(b: u8) -> Option<u64> {
+    b.is_ascii_digit().then(|| u64::from(b - b'0'))
 }
 
 /// Fields that `Connection` names are between neighbours too. Framing and routing are not to be

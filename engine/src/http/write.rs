@@ -3,14 +3,14 @@
 use std::net::IpAddr;
 use std::time::Duration;
 
-use sluice_config::{DeadlineHeader, LimitHeaders};
+use sluice_config::DeadlineHeader;
 use sluice_policy::facts::Field;
 use sluice_policy::flight::Flight;
 use sluice_policy::plan::{HeaderEdit, Rewrite};
 
 use super::fields::Kind;
 use super::head::Head;
-use super::limit;
+use super::limit::Forms;
 use super::parse::ResponseHead;
 use super::{deadline, forward};
 use crate::ids::{self, HexId, Trace};
@@ -61,11 +61,14 @@ pub(crate) fn request(
     out.extend_from_slice(head.method().as_bytes());
     out.push(b' ');
     write_target(out, head, rewrite);
-    out.extend_from_slice(b" HTTP/1.1\r\n");
-    write_host(out, head, host);
+    // The host first, as RFC 9110 section 7.2 asks. An absolute form's authority counts.
+    out.extend_from_slice(b" HTTP/1.1\r\nHost: ");
+    let named = head.authority.or(head.host_field).map(|at| head.bytes(at));
+    out.extend_from_slice(named.unwrap_or(host.as_bytes()));
+    out.extend_from_slice(b"\r\n");
     let edit = &rewrite.request_headers;
-    copy_fields(out, &head.text, &head.fields, &head.kinds, |kind, name| {
-        matches!(kind, Kind::Plain | Kind::Date) && !is_edited(edit, name)
+    copy_fields(out, &head.text, &head.fields, &head.kinds, head.fields_end(), |kind, field| {
+        matches!(kind, Kind::Plain | Kind::Date) && !edit.names(slice(&head.text, field.name))
             || passport.trusted
                 && matches!(kind, Kind::ForwardedProto | Kind::ForwardedHost | Kind::Forwarded)
     });
@@ -78,11 +81,10 @@ pub(crate) fn request(
     write_forwarded(out, head, passport);
     out.extend_from_slice(b"X-Request-Id: ");
     out.extend_from_slice(passport.request_id(head));
-    out.extend_from_slice(b"\r\ntraceparent: ");
-    passport.trace.write(out);
     out.extend_from_slice(b"\r\n");
+    passport.trace.write(out);
     if let Some((header, left)) = deadline
-        && !is_edited(edit, header.name().as_bytes())
+        && !edit.names(header.name().as_bytes())
     {
         deadline::write(out, header, left);
     }
@@ -110,29 +112,25 @@ fn write_target(out: &mut Vec<u8>, head: &Head, rewrite: &Rewrite) {
     out.extend_from_slice(head.query_with_mark().as_bytes());
 }
 
-/// First, as RFC 9110 section 7.2 asks. An absolute form's authority counts.
-fn write_host(out: &mut Vec<u8>, head: &Head, fallback: &str) {
-    let named = || head.kinded().find(|(kind, _)| *kind == Kind::Host).map(|(_, f)| f.value);
-    match head.authority.or_else(named) {
-        Some(at) => field(out, b"Host", head.bytes(at)),
-        None => field(out, b"Host", fallback.as_bytes()),
-    }
-}
-
 fn write_forwarded(out: &mut Vec<u8>, head: &Head, passport: &Passport) {
     out.extend_from_slice(b"X-Forwarded-For: ");
     forward::write_hops(out, passport.peer, head.headers(), passport.trusted);
-    out.extend_from_slice(b"\r\n");
     let told = |wanted: Kind| passport.trusted && head.kinds.contains(&wanted);
-    if !told(Kind::ForwardedProto) {
-        out.extend_from_slice(b"X-Forwarded-Proto: http\r\n");
-    }
+    out.extend_from_slice(match told(Kind::ForwardedProto) {
+        true => b"\r\n",
+        false => b"\r\nX-Forwarded-Proto: http\r\n",
+    });
     if !told(Kind::ForwardedHost)
-        && let Some((_, host)) = head.kinded().find(|(kind, _)| *kind == Kind::Host)
+        && let Some(host) = head.host_field
     {
-        field(out, b"X-Forwarded-Host", head.bytes(host.value));
+        out.extend_from_slice(b"X-Forwarded-Host: ");
+        out.extend_from_slice(head.bytes(host));
+        out.extend_from_slice(b"\r\n");
     }
 }
+
+/// The line of the Date field: IMF-fixdate (RFC 9110 section 5.6.7) is 29 bytes long.
+pub(crate) type DateLine = [u8; 37];
 
 /// How the response that follows is framed for the client, and what it is told besides.
 #[derive(Clone, Copy, Debug)]
@@ -143,9 +141,9 @@ pub(crate) struct ResponseExtras<'a> {
     pub(crate) connection: Option<&'static str>,
     pub(crate) request_id: &'a [u8],
     /// Whose limits the client is told, and how.
-    pub(crate) limits: Option<(&'a Flight, LimitHeaders)>,
-    /// For a response that has no Date of its own.
-    pub(crate) date: &'a [u8],
+    pub(crate) limits: Option<(&'a Flight, &'a Forms)>,
+    /// The line for a response that has no Date of its own.
+    pub(crate) date: &'a DateLine,
     pub(crate) edit: Option<&'a HeaderEdit>,
 }
 
@@ -165,23 +163,18 @@ pub(crate) fn response_with(
     text: &[u8],
     head: &ResponseHead,
     extras: &ResponseExtras<'_>,
-    wanted: impl Fn(&[u8]) -> bool,
+    wanted: impl Fn(&Field) -> bool,
     more: impl FnOnce(&mut Vec<u8>),
 ) {
-    out.extend_from_slice(b"HTTP/1.1 ");
-    let mut digits = itoa::Buffer::new();
-    out.extend_from_slice(digits.format(head.status).as_bytes());
-    out.push(b' ');
-    out.extend_from_slice(slice(text, head.reason));
-    out.extend_from_slice(b"\r\n");
-    copy_fields(out, text, &head.fields, &head.kinds, |kind, name| {
+    status_line(out, text, head);
+    copy_fields(out, text, &head.fields, &head.kinds, head.fields_end, |kind, field| {
         matches!(kind, Kind::Plain | Kind::Date)
-            && !extras.edit.is_some_and(|edit| is_edited(edit, name))
-            && wanted(name)
+            && !extras.edit.is_some_and(|edit| edit.names(slice(text, field.name)))
+            && wanted(field)
     });
     more(out);
     if !head.has_date {
-        field(out, b"Date", extras.date);
+        out.extend_from_slice(extras.date);
     }
     if extras.chunked {
         out.extend_from_slice(b"Transfer-Encoding: chunked\r\n");
@@ -198,9 +191,11 @@ pub(crate) fn write_extras(out: &mut Vec<u8>, extras: &ResponseExtras<'_>) {
     if let Some(option) = extras.connection {
         field(out, b"Connection", option.as_bytes());
     }
-    field(out, b"X-Request-Id", extras.request_id);
-    if let Some((flight, form)) = extras.limits {
-        limit::write(out, flight, form);
+    out.extend_from_slice(b"X-Request-Id: ");
+    out.extend_from_slice(extras.request_id);
+    out.extend_from_slice(b"\r\n");
+    if let Some((flight, forms)) = extras.limits {
+        forms.write(out, flight);
     }
 }
 
@@ -216,40 +211,28 @@ pub(crate) fn field(out: &mut Vec<u8>, name: &[u8], value: &[u8]) {
     out.extend_from_slice(b"\r\n");
 }
 
-/// Copy the lines of the fields that `keep` wants, neighbours in one go, spelling and all.
+/// Copy the lines of the fields that `keep` wants, neighbours in one go, spelling and all. The last
+/// line ends at `end`.
 fn copy_fields(
     out: &mut Vec<u8>,
     text: &[u8],
     fields: &[Field],
     kinds: &[Kind],
-    keep: impl Fn(Kind, &[u8]) -> bool,
+    end: u32,
+    keep: impl Fn(Kind, &Field) -> bool,
 ) {
-    let mut run: Option<(u32, u32)> = None;
-    for (i, (field, kind)) in fields.iter().zip(kinds).enumerate() {
-        if keep(*kind, slice(text, field.name)) {
-            // A line ends where the next begins; the last ends with its own CRLF.
-            let end = fields.get(i + 1).map_or_else(|| line_end(text, field), |f| f.name.0);
-            run = Some((run.map_or(field.name.0, |(from, _)| from), end));
-        } else if let Some(run) = run.take() {
-            out.extend_from_slice(slice(text, run));
+    let mut from = None;
+    for (field, kind) in fields.iter().zip(kinds) {
+        if keep(*kind, field) {
+            from = from.or(Some(field.name.0));
+        } else if let Some(from) = from.take() {
+            // A line ends where the next begins.
+            out.extend_from_slice(slice(text, (from, field.name.0)));
         }
     }
-    if let Some(run) = run {
-        out.extend_from_slice(slice(text, run));
+    if let Some(from) = from {
+        out.extend_from_slice(slice(text, (from, end)));
     }
-}
-
-/// Behind the CRLF of the field's line.
-fn line_end(text: &[u8], field: &Field) -> u32 {
-    let from = field.name.1.max(field.value.1);
-    let rest = text.get(from as usize..).unwrap_or_default();
-    let to_lf = memchr::memchr(b'\n', rest).map_or(0, |at| at + 1);
-    from + u32::try_from(to_lf).unwrap_or(0)
-}
-
-fn is_edited(edit: &HeaderEdit, name: &[u8]) -> bool {
-    edit.set.iter().any(|(set, _)| set.as_bytes().eq_ignore_ascii_case(name))
-        || edit.remove.iter().any(|removed| removed.as_bytes().eq_ignore_ascii_case(name))
 }
 
 pub(crate) fn set_fields(out: &mut Vec<u8>, edit: &HeaderEdit) {
@@ -264,11 +247,20 @@ fn slice(text: &[u8], (from, to): (u32, u32)) -> &[u8] {
 
 /// Append a 1xx as it came.
 pub(crate) fn interim(out: &mut Vec<u8>, text: &[u8], head: &ResponseHead) {
-    out.extend_from_slice(b"HTTP/1.1 ");
-    out.extend_from_slice(itoa::Buffer::new().format(head.status).as_bytes());
-    out.push(b' ');
-    out.extend_from_slice(slice(text, head.reason));
+    status_line(out, text, head);
+    copy_fields(out, text, &head.fields, &head.kinds, head.fields_end, |kind, _| {
+        kind == Kind::Plain
+    });
     out.extend_from_slice(b"\r\n");
-    copy_fields(out, text, &head.fields, &head.kinds, |kind, _| kind == Kind::Plain);
+}
+
+fn status_line(out: &mut Vec<u8>, text: &[u8], head: &ResponseHead) {
+    let mut line = *b"HTTP/1.1 000 ";
+    for (digit, n) in line[9..12].iter_mut().zip([head.status / 100, head.status / 10, head.status])
+    {
+        *digit = b"0123456789"[usize::from(n % 10)];
+    }
+    out.extend_from_slice(&line);
+    out.extend_from_slice(slice(text, head.reason));
     out.extend_from_slice(b"\r\n");
 }

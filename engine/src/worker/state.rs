@@ -14,9 +14,10 @@ use crate::buffer::Buffers;
 use crate::cache::Cache;
 use crate::clock::{Clock, WallOffset};
 use crate::http::head::{Head, Heads};
+use crate::http::limit::Forms;
 use crate::http::parse::{BadHead, HeadRules};
 use crate::http::rest::Resting;
-use crate::http::write::Passport;
+use crate::http::write::{DateLine, Passport};
 use crate::ids::Ids;
 use crate::observe::cells::{Cells, LimitCells, RouteCells};
 use crate::observe::record::{Lines, Refusal};
@@ -57,13 +58,12 @@ pub(crate) struct Worker {
     clock: Clock,
     wall: Cell<WallOffset>,
     now: Cell<Now>,
-    date: Cell<(u64, Date)>,
+    date: Cell<(u64, DateLine)>,
     ticks: Cell<u32>,
     ticked: Cell<Instant>,
 }
 
-/// IMF-fixdate (RFC 9110 section 5.6.7) is 29 bytes long.
-pub(crate) type Date = [u8; 29];
+const NO_DATE: DateLine = *b"Date: Thu, 01 Jan 1970 00:00:00 GMT\r\n";
 
 /// The configuration that new requests begin under, prepared for them.
 #[derive(Debug)]
@@ -71,6 +71,7 @@ pub(crate) struct Current {
     pub(crate) config: Arc<Config>,
     pub(crate) head_bytes: usize,
     pub(crate) split: Split,
+    pub(crate) limit_forms: Forms,
     identity: Vec<Identity>,
     routes: Vec<Arc<RouteCells>>,
     limits: Vec<Arc<LimitCells>>,
@@ -95,6 +96,7 @@ impl Current {
             config: Arc::clone(config),
             head_bytes: config.server.header_bytes as usize,
             split: share.split(config.server.connections, plan),
+            limit_forms: Forms::new(plan, config.server.limit_headers),
             identity: identity.collect(),
             routes: plan.routes().iter().map(|route| cells.route(&route.name)).collect(),
             limits: plan.limit_names().map(|name| cells.limit(name)).collect(),
@@ -154,7 +156,7 @@ impl Worker {
             clock,
             wall: Cell::new(wall),
             now: Cell::new(now),
-            date: Cell::new((0, [b' '; 29])),
+            date: Cell::new((0, NO_DATE)),
             ticks: Cell::new(0),
             ticked: Cell::new(now.at),
             cells,
@@ -279,7 +281,7 @@ impl Worker {
     }
 
     /// For the Date field; written anew once a second.
-    pub(crate) fn date(&self) -> Date {
+    pub(crate) fn date(&self) -> DateLine {
         let second = self.now_cached().wall.0;
         let (of, date) = self.date.get();
         if of == second {
@@ -287,7 +289,7 @@ impl Worker {
         }
         let at = std::time::UNIX_EPOCH + Duration::from_secs(second);
         let text = httpdate::fmt_http_date(at);
-        let date = text.as_bytes().try_into().unwrap_or([b' '; 29]);
+        let date = format!("Date: {text}\r\n").as_bytes().try_into().unwrap_or(NO_DATE);
         self.date.set((second, date));
         date
     }

@@ -179,6 +179,10 @@ impl Limits {
         u16::try_from(self.all.iter().position(|named| named.name == name)?).ok()
     }
 
+    pub(crate) fn meters(&self) -> impl Iterator<Item = Option<Meter>> {
+        self.all.iter().map(|named| named.meaning.as_ref().map(|meaning| meaning.meter))
+    }
+
     pub(crate) fn names(&self) -> impl Iterator<Item = &str> {
         self.all.iter().map(|named| named.name.as_str())
     }

@@ -168,7 +168,7 @@ impl Table {
             method_missed |= !taken;
             taken
         };
-        match self.tries(facts.host).find_map(|trie| trie.find(facts.path, &mut takes)) {
+        match self.visit(facts.host, |trie| trie.find(facts.path, &mut takes)) {
             Some(id) => Hit::Route(id),
             None if method_missed => Hit::Method,
             None => Hit::None,
@@ -178,29 +178,37 @@ impl Table {
     /// The methods that routes take on this request's place: for the `Allow` field of a 405.
     pub(crate) fn methods(&self, facts: &Facts<'_>) -> Vec<&str> {
         let mut methods = Vec::new();
-        for trie in self.tries(facts.host) {
-            let _ = trie.find(facts.path, &mut |id| {
+        self.visit(facts.host, |trie| {
+            trie.find(facts.path, &mut |id| {
                 if let Some(matcher) = self.matchers.get(id.index())
                     && matcher.also.hold(facts)
                 {
                     methods.extend(matcher.pattern.methods.iter().map(String::as_str));
                 }
                 false
-            });
-        }
+            })
+        });
         methods.sort_unstable();
         methods.dedup();
         methods
     }
 
-    /// The tries that a host leads to, the most specific first.
-    fn tries<'a>(&'a self, host: &'a str) -> impl Iterator<Item = &'a Trie> {
+    /// What `find` finds first in the tries that a host leads to, the most specific first.
+    fn visit(&self, host: &str, mut find: impl FnMut(&Trie) -> Option<RouteId>) -> Option<RouteId> {
         let host = host.strip_suffix('.').unwrap_or(host);
-        let exact = lookup(&self.exact, host).into_iter();
-        let searched = if self.wildcard.is_empty() { "" } else { host };
-        let dots = searched.match_indices('.').filter(|(at, _)| *at > 0);
-        let wild = dots.filter_map(move |(at, _)| lookup(&self.wildcard, host.get(at + 1..)?));
-        exact.chain(wild).chain([&self.any])
+        if !self.exact.is_empty()
+            && let Some(found) = lookup(&self.exact, host).and_then(&mut find)
+        {
+            return Some(found);
+        }
+        if !self.wildcard.is_empty() {
+            let dots = host.match_indices('.').filter(|(at, _)| *at > 0);
+            let mut tries = dots.filter_map(|(at, _)| lookup(&self.wildcard, host.get(at + 1..)?));
+            if let Some(found) = tries.find_map(&mut find) {
+                return Some(found);
+            }
+        }
+        find(&self.any)
     }
 }
 

@@ -70,7 +70,9 @@ impl Trie {
             // Segments are short: looking at each byte beats the setup of a vectored search.
             let end = rest.bytes().position(|b| b == b'/').unwrap_or(rest.len());
             let (segment, more) = (rest.get(..end).unwrap_or_default(), rest.get(end + 1..));
-            if let Ok(at) = self.literal(segment) {
+            if !self.literals.is_empty()
+                && let Ok(at) = self.literal(segment)
+            {
                 self.literals[at].1.search(more, takes, found);
             }
             if let Some(param) = self.param.as_ref().filter(|_| !segment.is_empty()) {

@@ -10,6 +10,7 @@ use crate::http::parse::{Framing, ResponseHead};
 use crate::http::write::{self, ResponseExtras};
 use crate::http::{Exchange as _, Sent, Told};
 use crate::runtime::Share;
+use sluice_policy::facts::Field;
 use sluice_policy::flight::Finish;
 
 impl Connection {
@@ -24,7 +25,7 @@ impl Connection {
             chunked: false,
             connection: connection_option(stays, old),
             request_id: self.passport().request_id(&self.head),
-            limits: told.flight.map(|flight| (flight, self.current.config.server.limit_headers)),
+            limits: told.flight.map(|flight| (flight, &self.current.limit_forms)),
             date: &date,
             edit: told.edit,
         };
@@ -38,10 +39,13 @@ impl Connection {
             framing: Framing::None,
             keep_alive: true,
             has_date: stored.head.has_date,
+            fields_end: stored.head.fields_end,
         };
         let mut out = self.worker.buffers.small();
         // RFC 9110 section 15.4.5: a 304 does not describe what it does not bring.
-        let wanted = |name: &[u8]| {
+        let wanted = |field: &Field| {
+            let (from, to) = field.name;
+            let name = stored.text.get(from as usize..to as usize).unwrap_or_default();
             let about = name.get(..8).is_some_and(|name| name.eq_ignore_ascii_case(b"content-"));
             !unchanged || !about || name.eq_ignore_ascii_case(b"content-location")
         };

@@ -175,7 +175,7 @@ impl Exchange for Connection {
             chunked: encoder == Encoder::Chunked,
             connection: connection_option(stays, old),
             request_id: self.passport().request_id(&self.head),
-            limits: told.flight.map(|flight| (flight, self.current.config.server.limit_headers)),
+            limits: told.flight.map(|flight| (flight, &self.current.limit_forms)),
             date: &date,
             edit: told.edit,
         };
@@ -205,7 +205,10 @@ impl Exchange for Connection {
         }
         // Whoever reads to the end of the connection takes any end for the body's.
         self.torn = close && finish == Finish::UpstreamCut;
-        self.conclude(response, finish).await;
+        if response.upload.is_some() {
+            Box::pin(self.settle_upload(&mut response)).await;
+        }
+        self.conclude(response, finish);
         Sent { status: Some(status), bytes, finish }
     }
 
@@ -223,7 +226,7 @@ impl Exchange for Connection {
             chunked: false,
             connection: connection_option(stays, old),
             request_id: self.passport().request_id(&self.head),
-            limits: told.flight.map(|flight| (flight, self.current.config.server.limit_headers)),
+            limits: told.flight.map(|flight| (flight, &self.current.limit_forms)),
             date: &date,
             edit: told.edit,
         };
@@ -388,23 +391,25 @@ impl Connection {
         .await
     }
 
-    /// Bring body and connection home after a response.
-    async fn conclude(&mut self, mut response: Response, finish: Finish) {
-        if finish != Finish::Whole {
-            self.closing = true;
+    /// Bring the connection home after a response whose upload is settled.
+    fn conclude(&mut self, response: Response, finish: Finish) {
+        match finish {
+            Finish::Whole => response.end(&self.worker),
+            Finish::ClientGone | Finish::UpstreamCut | Finish::Fault => self.closing = true,
         }
+    }
+
+    /// Bring the body home.
+    async fn settle_upload(&mut self, response: &mut Response) {
         if let Some(uploaded) = response.settle_upload().await {
             self.give_body(uploaded.source);
-        }
-        let worker = Rc::clone(&self.worker);
-        if finish == Finish::Whole {
-            response.end(&worker);
         }
     }
 
     /// The first bytes of the body are no body, and nothing of the response has been sent yet.
-    async fn malformed(&mut self, response: Response) -> Sent {
-        self.conclude(response, Finish::UpstreamCut).await;
+    async fn malformed(&mut self, mut response: Response) -> Sent {
+        self.settle_upload(&mut response).await;
+        self.conclude(response, Finish::UpstreamCut);
         let id = self.passport().request_id(&self.head).to_vec();
         let page = Page::problem(502, "upstream.malformed", &id);
         self.answer(&page, Told::default()).await

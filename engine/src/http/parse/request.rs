@@ -6,7 +6,7 @@ use sluice_policy::facts::{Body, Field};
 
 use super::{
     BadHead, FIELDS_MAX, FIELDS_USUAL, HeadRules, Notes, bad, content_length, drop_nominated,
-    note_connection, span, transfer_encoding,
+    note_connection, range, span, transfer_encoding,
 };
 use crate::http::fields::{self, Kind, Known};
 use crate::http::head::{Head, Version};
@@ -16,11 +16,15 @@ use crate::http::target::{self, BadPath, Form};
 pub(crate) fn request(head: &mut Head, end: usize, rules: HeadRules) -> Result<(), BadHead> {
     head.end = end;
     let text = std::mem::take(&mut head.text);
-    let read = read_request(head, text.get(..end).unwrap_or_default(), rules);
+    let judged = judge(head, text.get(..end).unwrap_or_default(), rules);
     head.text = text;
-    let notes = read?;
+    judged
+}
+
+fn judge(head: &mut Head, text: &[u8], rules: HeadRules) -> Result<(), BadHead> {
+    let notes = read_request(head, text, rules)?;
     judge_body(head, &notes)?;
-    judge_host(head, &notes)?;
+    judge_host(head, text)?;
     judge_path(head, rules)?;
     head.keep_alive = match head.version {
         Version::Http11 => !notes.close,
@@ -84,7 +88,9 @@ fn note_request(
             value: span(text, field.value),
         });
     }
-    drop_nominated(&head.fields, &mut head.kinds, text);
+    if notes.nominates {
+        drop_nominated(&head.fields, &mut head.kinds, text);
+    }
     Ok(notes)
 }
 
@@ -172,7 +178,9 @@ fn note_request_field(
     };
     let place = span(text, field.value);
     match kind {
-        Kind::Host if notes.host.replace(place).is_some() => return Err(bad(400, "request.host")),
+        Kind::Host if head.host_field.replace(place).is_some() => {
+            return Err(bad(400, "request.host"));
+        }
         Kind::RequestId => head.request_id = Some(place),
         Kind::TraceParent => head.traceparent = Some(place),
         _ => {}
@@ -196,28 +204,20 @@ fn judge_body(head: &mut Head, notes: &Notes) -> Result<(), BadHead> {
 }
 
 /// RFC 9112 section 3.2: exactly one host; an absolute form must agree with it.
-fn judge_host(head: &mut Head, notes: &Notes) -> Result<(), BadHead> {
+fn judge_host(head: &mut Head, text: &[u8]) -> Result<(), BadHead> {
     const BAD: BadHead = bad(400, "request.host");
-    let named = match (head.authority, notes.host) {
-        (None, Some(host)) => Some(host),
-        (Some(authority), None) => Some(authority),
-        (Some(authority), Some(host)) => {
-            if !head.bytes(authority).eq_ignore_ascii_case(head.bytes(host)) {
-                return Err(BAD);
-            }
-            Some(authority)
-        }
-        (None, None) => None,
-    };
-    if notes.host.is_none() && head.version == Version::Http11 {
+    if let (Some(authority), Some(host)) = (head.authority, head.host_field)
+        && !text[range(authority)].eq_ignore_ascii_case(&text[range(host)])
+    {
         return Err(BAD);
     }
-    let mut lower = std::mem::take(&mut head.host);
-    lower.clear();
-    let name = host_name(head.bytes(named.unwrap_or_default())).ok_or(BAD)?;
-    lower.push_str(name);
-    lower.make_ascii_lowercase();
-    head.host = lower;
+    if head.host_field.is_none() && head.version == Version::Http11 {
+        return Err(BAD);
+    }
+    let named = &text[range(head.authority.or(head.host_field).unwrap_or_default())];
+    if !head.has_host(named) {
+        head.set_host(named, host_name(named).ok_or(BAD)?);
+    }
     Ok(())
 }
 
@@ -293,6 +293,28 @@ mod tests {
             Scanned::Head(end) => request(&mut head, end, RULES).map(|()| head),
             Scanned::BareLf => Err(bad(400, "bare LF")),
             Scanned::More => Err(bad(0, "more")),
+        }
+    }
+
+    #[test]
+    fn a_head_used_again_is_of_the_host_that_its_request_names() {
+        let mut head = Head::default();
+        let table = [
+            ("a.test:80", Some("a.test")),
+            ("A.test:80", Some("a.test")),
+            ("b.test", Some("b.test")),
+            ("b.test", Some("b.test")),
+            ("", Some("")),
+            ("b.test/", None),
+            ("b.test/", None),
+            ("b.test", Some("b.test")),
+        ];
+        for (host, expected) in table {
+            head.forget(usize::MAX);
+            let text = format!("GET / HTTP/1.1\r\nHost: {host}\r\n\r\n");
+            head.text.extend_from_slice(text.as_bytes());
+            let read = request(&mut head, text.len(), RULES);
+            assert_eq!(read.is_ok().then_some(head.host.as_str()), expected, "{host:?}");
         }
     }
 

@@ -5,8 +5,8 @@ use std::mem::MaybeUninit;
 use sluice_policy::facts::Field;
 
 use super::{
-    FIELDS_USUAL, Framing, Notes, content_length, drop_nominated, note_connection, range, span,
-    transfer_encoding,
+    FIELDS_USUAL, Framing, Notes, content_length, drop_nominated, note_connection, offset, range,
+    span, transfer_encoding,
 };
 use crate::http::fields::{self, Kind, Known};
 use crate::http::head::{Span, Version};
@@ -22,6 +22,8 @@ pub(crate) struct ResponseHead {
     /// The upstream takes another request on this connection after this body.
     pub(crate) keep_alive: bool,
     pub(crate) has_date: bool,
+    /// Where the last field's line ends.
+    pub(crate) fields_end: u32,
 }
 
 /// The upstream's bytes are not HTTP/1 as we understand it.
@@ -51,6 +53,7 @@ pub(crate) fn response(
     head.status = parsed.code.filter(|code| (100..600).contains(code)).ok_or(BadResponse)?;
     head.reason = span(buffer, parsed.reason.unwrap_or_default().as_bytes());
     head.has_date = false;
+    head.fields_end = offset(end.saturating_sub(2));
     let mut notes = Notes::default();
     for field in &*parsed.headers {
         let kind = note_response_field(&mut notes, field)?;
@@ -61,7 +64,9 @@ pub(crate) fn response(
             value: span(buffer, field.value),
         });
     }
-    drop_nominated(&head.fields, &mut head.kinds, buffer);
+    if notes.nominates {
+        drop_nominated(&head.fields, &mut head.kinds, buffer);
+    }
     if matches!(head.status, 100..=199 | 204) {
         // A client might wait for what never comes (RFC 9110 section 8.6).
         drop_length(head, buffer);
