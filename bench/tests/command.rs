@@ -165,7 +165,7 @@ fn compare_sets_a_proxy_beside_the_yardstick() {
     assert_eq!(report["skipped"], serde_json::json!([]));
     // The double works flat out behind a script: its time is found only in the process tree.
     let proxied = &report["scenarios"][0]["runs"][1];
-    assert!(proxied["cpu_us_per_request"].as_f64() > Some(0.0), "{proxied}");
+    assert!(proxied["figures"]["cpu_us_per_request"].as_f64() > Some(0.0), "{proxied}");
     assert!(proxied["shares"]["proxy"].as_f64() > Some(0.01), "{proxied}");
     let configuration = fs::read_to_string(out.join("runs/plain-1-sluice/sluice.toml")).unwrap();
     assert!(configuration.starts_with("version = 1"));
