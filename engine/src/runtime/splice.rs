@@ -139,7 +139,7 @@ impl Duct {
                 };
             }
             match self.drain() {
-                Ok(_) if self.moved >= target => return Ok(Flow::Burst),
+                Ok(_) if self.moved >= target && self.left > 0 => return Ok(Flow::Burst),
                 Ok(_) | Err(Errno::INTR) => {}
                 Err(Errno::AGAIN) => return Ok(Flow::Waits(End::To)),
                 Err(e) => return Err((End::To, e.into())),
