@@ -81,10 +81,11 @@ fn beside_halves(
     let longest = 2 * scenario.duration + PATIENCE;
     let work = Work { duration: 2 * longest, ..work.clone() };
     let text = format!("GET {} HTTP/1.1\r\nHost: 127.0.0.1\r\nX-Half: ", scenario.path());
-    let crowd = || -> Result<(Vec<Farewell>, Option<f64>)> {
+    let crowd = || -> Result<(Vec<Farewell>, Option<(Kind, f64)>)> {
         wait(scenario.warm_up, stop);
         let crowd = gather(stage, scenario.crowd, &text, false)?;
-        let memory = stage.growth_kb(false, scenario.crowd);
+        wait(scenario.duration / 4, stop);
+        let memory = stage.growth_kb(Kind::RestKbPerConnection, scenario.crowd);
         Ok((crowd.see_off(longest, stop).context("cannot watch half heads")?, memory))
     };
     let (driven, seen) = thread::scope(|scope| {
@@ -111,11 +112,12 @@ fn beside_halves(
         figures.insert(Kind::FirstClosed, closed().fold(f64::INFINITY, f64::min));
         figures.insert(Kind::LastClosed, closed().fold(0.0, f64::max));
     }
-    figures.extend(memory.map(|kb| (Kind::MemoryKbPerConnection, kb)));
+    figures.extend(memory);
+    figures.extend(stage.growth_kb(Kind::PeakKbPerConnection, scenario.crowd));
     Ok((driven, figures))
 }
 
 /// What stands beside is under way when the load begins.
 const HEAD_START: Duration = Duration::from_millis(300);
-/// More than any header timeout is late.
-const PATIENCE: Duration = Duration::from_secs(10);
+/// A head that is not given up after twice its time and so long more, never is.
+const PATIENCE: Duration = Duration::from_secs(2);

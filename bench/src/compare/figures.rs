@@ -21,8 +21,10 @@ pub enum Kind {
     /// Sent and received by the load.
     GbPerSecond,
     CpuSecondsPerGb,
-    /// What the proxy's memory grew by, over the connections that were there.
-    MemoryKbPerConnection,
+    /// What the proxy's memory grew by at the most, over the connections that were there.
+    PeakKbPerConnection,
+    /// The same once they are at rest.
+    RestKbPerConnection,
     /// CPU time of the proxy over the window; one core is 100.
     ProxyCpuPercent,
     P50,
@@ -57,7 +59,8 @@ impl Kind {
             Self::CpuUsPerRequest => "CPU µs/request",
             Self::GbPerSecond => "GB/s",
             Self::CpuSecondsPerGb => "CPU s/GB",
-            Self::MemoryKbPerConnection => "RSS KB/connection",
+            Self::PeakKbPerConnection => "peak KB/connection",
+            Self::RestKbPerConnection => "KB/connection at rest",
             Self::ProxyCpuPercent => "proxy's CPU %",
             Self::P50 => "P50",
             Self::P90 => "P90",
@@ -84,7 +87,8 @@ impl Kind {
             Self::RequestsPerSecond | Self::GbPerSecond => Some(Good::High),
             Self::CpuUsPerRequest
             | Self::CpuSecondsPerGb
-            | Self::MemoryKbPerConnection
+            | Self::PeakKbPerConnection
+            | Self::RestKbPerConnection
             | Self::P50
             | Self::P90
             | Self::P99
@@ -107,13 +111,15 @@ impl Kind {
 
     pub fn show(self, value: f64) -> String {
         match self {
-            Self::RequestsPerSecond | Self::GreedyRequestsPerSecond | Self::Answered408 => {
-                grouped(value)
-            }
-            Self::GreedyMbPerSecond => grouped(value),
+            Self::RequestsPerSecond
+            | Self::GreedyMbPerSecond
+            | Self::GreedyRequestsPerSecond
+            | Self::Answered408 => grouped(value),
             Self::CpuUsPerRequest => format!("{value:.1}"),
             Self::GbPerSecond | Self::CpuSecondsPerGb => format!("{value:.3}"),
-            Self::MemoryKbPerConnection | Self::ProxyCpuPercent => format!("{value:.2}"),
+            Self::PeakKbPerConnection | Self::RestKbPerConnection | Self::ProxyCpuPercent => {
+                format!("{value:.2}")
+            }
             Self::P99Raised => format!("{value:.2} times"),
             Self::FirstClosed | Self::LastClosed => format!("{value:.2} s"),
             Self::P50

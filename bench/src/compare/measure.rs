@@ -106,10 +106,11 @@ fn load(stage: &Stage, scenario: &Scenario, stop: &AtomicBool) -> Result<Seen> {
     let cpu = stage.has_proxy().then(|| after.proxy_cpu.saturating_sub(before.proxy_cpu));
     let per = |count: u64| cpu.and_then(|cpu| share(cpu, count));
     let moved = outcome.moved_bytes;
+    let peak = stage.growth_kb(Kind::PeakKbPerConnection, work.connections);
     let long = [
         (Kind::GbPerSecond, share(outcome.window, moved).map(|s| 1e-9 / s)),
         (Kind::CpuSecondsPerGb, per(moved).map(|s| s * 1e9)),
-        (Kind::MemoryKbPerConnection, stage.growth_kb(true, work.connections)),
+        (Kind::PeakKbPerConnection, peak.map(|(_, kb)| kb)),
     ];
     let Percentiles { p50, p90, p99, p99_9, p99_99, max, .. } = outcome.latency.percentiles();
     let short = [

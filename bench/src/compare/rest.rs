@@ -12,6 +12,7 @@ use super::measure::Seen;
 use super::stage::Stage;
 use crate::cpu::Scheduled;
 use crate::load::{Crowd, Outcome};
+use crate::place::Place;
 use crate::{clock, unit};
 
 pub(super) fn run(stage: &Stage, scenario: &Scenario, stop: &AtomicBool) -> Result<Seen> {
@@ -23,18 +24,19 @@ pub(super) fn run(stage: &Stage, scenario: &Scenario, stop: &AtomicBool) -> Resu
     wait(scenario.duration, stop);
     let after = stage.sample();
     let window = Duration::from_nanos(clock::now_ns() - from);
-    let memory = stage.growth_kb(false, scenario.crowd).map(|kb| (Kind::MemoryKbPerConnection, kb));
+    let memory = [Kind::PeakKbPerConnection, Kind::RestKbPerConnection]
+        .map(|kind| stage.growth_kb(kind, scenario.crowd));
     let present = crowd.present();
     ensure!(present as u64 == u64::from(scenario.crowd), "only {present} were left");
     let outcome = Outcome { window, answered: present as u64, ..Outcome::default() };
     let shares = stage.shares((&before, &after), Scheduled::default(), window);
-    Ok(Seen { outcome, figures: memory.into_iter().collect::<Figures>(), shares })
+    Ok(Seen { outcome, figures: memory.into_iter().flatten().collect::<Figures>(), shares })
 }
 
-/// On a CPU of the load's, behind whoever is measured.
+/// On the load's CPU, behind a load that goes before others.
 pub(super) fn gather(stage: &Stage, count: u32, text: &str, answered: bool) -> Result<Crowd> {
     let gather = || {
-        stage.greedy_place.take()?;
+        Place::usual(&stage.place.cpus).take()?;
         Crowd::gather(stage.address, count, text, answered)
             .with_context(|| format!("cannot hold {count} connections"))
     };

@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 
+use super::figures::Kind;
 use super::scenario::{Act, Beside};
 use super::verdict::{Shares, Usage};
 use super::{Comparison, Contender, Preset, Scenario};
@@ -56,16 +57,17 @@ impl Stage {
         let at = |cpus: &Cpus, urgency| Place { cpus: cpus.clone(), urgency };
         let is_timed = comparison.urgent && scenario.preset.is_timed();
         let urgency = if is_timed { Urgency::First } else { Urgency::Usual };
-        let greedy_place = at(&comparison.load_cpu, Urgency::Last);
+        // Behind the load either way.
+        let last = if is_timed { Urgency::Usual } else { Urgency::Last };
+        let greedy_place = at(&comparison.load_cpu, last);
         let (mut origin, address) =
             Running::origin(&folder, &at(&comparison.origin_cpu, urgency), &[])?;
         origin.await_ready(|| answers(address.port(), SMALL, SMALL_BYTES))?;
         let greedy_origin = match scenario.preset.act() {
             Act::Beside(Beside::Greed(_)) => {
-                let last = at(&comparison.origin_cpu, Urgency::Last);
                 let below = folder.join("greedy");
                 fs::create_dir_all(&below).context("cannot make a folder")?;
-                Some(Running::origin(&below, &last, &[])?)
+                Some(Running::origin(&below, &at(&comparison.origin_cpu, last), &[])?)
             }
             Act::Load | Act::Rest | Act::Beside(Beside::Halves) => None,
         };
@@ -111,12 +113,13 @@ impl Stage {
         self.proxy.is_some()
     }
 
-    /// What the proxy's memory has grown by, at its most or now, for each of so many connections.
-    pub(super) fn growth_kb(&self, at_most: bool, connections: u32) -> Option<f64> {
+    /// What the proxy's memory has grown by, at its peak or now, for each of so many connections.
+    pub(super) fn growth_kb(&self, kind: Kind, connections: u32) -> Option<(Kind, f64)> {
         let tree = cpu::tree(self.proxy.as_ref()?.pid());
-        let kb = if at_most { memory::peak_kb(&tree) } else { memory::resident_kb(&tree) };
+        let is_peak = kind == Kind::PeakKbPerConnection;
+        let kb = if is_peak { memory::peak_kb(&tree) } else { memory::resident_kb(&tree) };
         #[expect(clippy::cast_precision_loss, reason = "kilobytes of one machine's memory")]
-        Some((kb as f64 - self.empty_kb as f64) / f64::from(connections))
+        Some((kind, (kb as f64 - self.empty_kb as f64) / f64::from(connections)))
     }
 
     /// Who had how much of the CPUs between two samples.

@@ -163,8 +163,9 @@ impl Duct {
     }
 
     fn fill(&mut self) -> Result<usize, Errno> {
-        let room = self.pipe.capacity - self.held;
-        let wanted = usize::try_from(self.left).unwrap_or(usize::MAX).min(room);
+        let room = (self.pipe.capacity - self.held) as u64;
+        // A fuller pipe would be a longer turn.
+        let wanted = usize::try_from(self.left.min(room).min(BURST)).unwrap_or(usize::MAX);
         let flags = SpliceFlags::MOVE | SpliceFlags::NONBLOCK;
         let n = splice(descriptor(&self.from), None, &self.pipe.write, None, wanted, flags)?;
         self.left -= n as u64;
