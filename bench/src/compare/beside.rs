@@ -12,7 +12,7 @@ use super::measure::{Driven, Seen, drive};
 use super::rest::{gather, wait};
 use super::scenario::Beside;
 use super::stage::Stage;
-use crate::load::{Farewell, Greed, Work, indulge};
+use crate::load::{Greed, Work, indulge};
 
 pub(super) fn run(
     stage: &Stage,
@@ -81,12 +81,13 @@ fn beside_halves(
     let longest = 2 * scenario.duration + PATIENCE;
     let work = Work { duration: 2 * longest, ..work.clone() };
     let text = format!("GET {} HTTP/1.1\r\nHost: 127.0.0.1\r\nX-Half: ", scenario.path());
-    let crowd = || -> Result<(Vec<Farewell>, Option<(Kind, f64)>)> {
+    let crowd = || {
         wait(scenario.warm_up, stop);
         let crowd = gather(stage, scenario.crowd, &text, false)?;
         wait(scenario.duration / 4, stop);
         let memory = stage.growth_kb(Kind::RestKbPerConnection, scenario.crowd);
-        Ok((crowd.see_off(longest, stop).context("cannot watch half heads")?, memory))
+        let farewells = crowd.see_off(longest, stop).context("cannot watch half heads")?;
+        anyhow::Ok((farewells, memory))
     };
     let (driven, seen) = thread::scope(|scope| {
         let load = scope.spawn(|| drive(&work, stage, &over));
