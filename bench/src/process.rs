@@ -11,9 +11,10 @@ use std::time::Duration;
 use anyhow::{Context, Result, anyhow, bail};
 use rustix::process::{Pid, Signal, kill_process};
 
-use crate::cpu::{Cpus, Stat};
+use crate::cpu::Stat;
 use crate::http::response::Reader;
 use crate::peers::{Peer, Site};
+use crate::place::Place;
 use crate::{clock, cpu};
 
 /// A process that we started. Dropping it ends it with all that it started.
@@ -31,7 +32,7 @@ impl Running {
         peer: &'static dyn Peer,
         program: &Path,
         site: &Site<'_>,
-        cpus: &Cpus,
+        place: &Place,
     ) -> Result<Self> {
         let launch = peer.launch(site);
         for (name, text) in &launch.files {
@@ -43,14 +44,14 @@ impl Running {
         command.args(&launch.arguments).stdin(Stdio::null());
         command.stdout(file.try_clone().context("cannot share the log")?).stderr(file);
         let child =
-            spawn(command, cpus).with_context(|| format!("cannot start {}", program.display()))?;
+            spawn(command, place).with_context(|| format!("cannot start {}", program.display()))?;
         Ok(Self { child, name: peer.name(), log })
     }
 
     /// Starts an origin with these options and says where it listens.
     pub(crate) fn origin(
         folder: &Path,
-        cpus: &Cpus,
+        place: &Place,
         options: &[String],
     ) -> Result<(Self, SocketAddr)> {
         let log = folder.join("origin.log");
@@ -58,7 +59,7 @@ impl Running {
         let mut command = Command::new(std::env::current_exe().context("cannot find myself")?);
         command.args(["origin", "--listen", "127.0.0.1:0"]).args(options);
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(file);
-        let child = spawn(command, cpus).context("cannot start the origin")?;
+        let child = spawn(command, place).context("cannot start the origin")?;
         let mut running = Self { child, name: "origin", log };
         let stdout = running.child.stdout.take().context("the origin has no output")?;
         let mut line = String::new();
@@ -169,10 +170,10 @@ pub(crate) fn answers(port: u16, path: &str, body_bytes: u64) -> bool {
     ask().unwrap_or(false)
 }
 
-/// A child inherits the CPU mask of the thread that starts it: one is made for that alone.
-fn spawn(mut command: Command, cpus: &Cpus) -> Result<Child> {
+/// A child inherits the place of the thread that starts it: one is made for that alone.
+fn spawn(mut command: Command, place: &Place) -> Result<Child> {
     let start = move || {
-        cpu::pin(cpus)?;
+        place.take()?;
         Ok(command.spawn()?)
     };
     thread::scope(|scope| scope.spawn(start).join())

@@ -1,8 +1,8 @@
 //! The floor: a relay that moves bytes and knows no HTTP, one upstream connection for each of its
 //! clients. What it takes is what the kernel charges for the work of a proxy.
 //!
-//! On io_uring: accepts and receives that stay armed, into a small ring of buffers that stays in
-//! the cache, and one send under way a socket.
+//! On a ring: accepts and receives that stay armed, into a small ring of buffers that stays in the
+//! cache, and one send under way a socket. Or on epoll, see [`epoll`].
 
 use std::collections::VecDeque;
 use std::io;
@@ -17,12 +17,24 @@ use slab::Slab;
 use buffers::Buffers;
 
 mod buffers;
+mod epoll;
 
 /// Listens; run it to serve.
 #[derive(Debug)]
 pub struct Relay {
     listener: TcpListener,
     upstream: SocketAddr,
+}
+
+/// How bytes are moved.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub enum Means {
+    /// By `io_uring`
+    Ring,
+    /// On epoll, through a buffer
+    Copy,
+    /// On epoll, through pipes
+    Splice,
 }
 
 /// One socket of a pair.
@@ -66,8 +78,15 @@ impl Relay {
     /// Serve until `stop`.
     ///
     /// # Errors
-    /// When the kernel has no such rings (6.1 has).
-    pub fn run(self, stop: &AtomicBool) -> io::Result<()> {
+    /// When the kernel has no such rings (6.1 has), or no epoll for us.
+    pub fn run(self, means: Means, stop: &AtomicBool) -> io::Result<()> {
+        match means {
+            Means::Ring => self.run_on_ring(stop),
+            Means::Copy | Means::Splice => epoll::run(self.listener, self.upstream, means, stop),
+        }
+    }
+
+    fn run_on_ring(self, stop: &AtomicBool) -> io::Result<()> {
         let mut ring = IoUring::builder()
             .setup_single_issuer()
             .setup_defer_taskrun()

@@ -51,21 +51,23 @@ impl Drop for Server {
 #[test]
 fn the_relay_passes_every_byte_and_outlives_its_clients() {
     let disabled = fs::read_to_string("/proc/sys/kernel/io_uring_disabled").unwrap_or_default();
-    if disabled.trim() != "0" {
-        eprintln!("skipped: no rings on this machine");
-        return;
-    }
     let (_origin, origin) = serving(&["origin"]);
-    let (_relay, relay) = serving(&["relay", "--upstream", &origin]);
-    // Long bodies by several at once: pieces that wait for their turn behind others.
-    for size in ["128", "1000000"] {
-        let (out, url) = (folder("relay"), format!("http://{relay}/?size={size}"));
-        let out = out.to_str().unwrap();
-        let options = ["-c", "8", "-w", "0s", "-d", "30s", "--requests", "200", "--out", out];
-        let found = bench(&[&["load"], &options[..], &[&url]].concat());
-        assert!(found.status.success(), "{found:?}");
-        let report = String::from_utf8_lossy(&found.stdout).into_owned();
-        assert!(report.contains("| status 200 | 200 |"), "{report}");
+    for means in ["ring", "copy", "splice"] {
+        if means == "ring" && disabled.trim() != "0" {
+            eprintln!("skipped: no rings on this machine");
+            continue;
+        }
+        let (_relay, relay) = serving(&["relay", "--upstream", &origin, "--by", means]);
+        // Long bodies by several at once: pieces that wait for their turn behind others.
+        for (size, up) in [("128", "0"), ("1000000", "0"), ("128", "1000000")] {
+            let (out, url) = (folder("relay"), format!("http://{relay}/?size={size}"));
+            let (out, up) = (out.to_str().unwrap(), ["--body-bytes", up]);
+            let options = ["-c", "8", "-w", "0s", "-d", "30s", "--requests", "200", "--out", out];
+            let found = bench(&[&["load"], &options[..], &up, &[&url]].concat());
+            assert!(found.status.success(), "{means}: {found:?}");
+            let report = String::from_utf8_lossy(&found.stdout).into_owned();
+            assert!(report.contains("| status 200 | 200 |"), "{means}: {report}");
+        }
     }
 }
 
@@ -113,9 +115,7 @@ fn other_machines_and_nonsense_are_refused() {
 
 /// A gateway double: a script that reads the port from the configuration it is given, and lets an
 /// origin answer there.
-#[test]
-fn compare_sets_a_proxy_beside_the_yardstick() {
-    let out = folder("compare");
+fn double(out: &Path) -> PathBuf {
     let sluice = out.join("sluice");
     let port = r#"$(sed -n 's/^listen = \["\(.*\)"\]$/\1/p' "$3")"#;
     fs::write(
@@ -124,29 +124,23 @@ fn compare_sets_a_proxy_beside_the_yardstick() {
     )
     .unwrap();
     fs::set_permissions(&sluice, fs::Permissions::from_mode(0o755)).unwrap();
+    sluice
+}
+
+/// Runs `compare` of this Sluice alone for a moment, on the first CPU and the last that are ours.
+fn compare(scenarios: &[&str], sluice: &Path, out: &Path, more: &[&str]) -> Output {
     let cpus: Vec<String> =
         (0..1024).filter(|cpu| cpu::is_allowed(*cpu)).map(|cpu| cpu.to_string()).collect();
-    let found = bench(&[
-        "compare",
-        "plain",
-        "conn",
-        "--peers",
-        "sluice",
-        "--sluice",
-        sluice.to_str().unwrap(),
-        "--rounds",
-        "2",
-        "-d",
-        "200ms",
-        "-w",
-        "50ms",
-        "--out",
-        out.to_str().unwrap(),
-        "--proxy-cpu",
-        &cpus[0],
-        "--load-cpu",
-        &cpus[cpus.len() - 1],
-    ]);
+    let usual = ["--peers", "sluice", "-d", "200ms", "-w", "50ms", "--sluice"];
+    let places = ["--proxy-cpu", &cpus[0], "--load-cpu", &cpus[cpus.len() - 1], "--out"];
+    let paths = [sluice.to_str().unwrap(), out.to_str().unwrap()];
+    bench(&[&["compare"], scenarios, &usual, &paths[..1], &places, &paths[1..], more].concat())
+}
+
+#[test]
+fn compare_sets_a_proxy_beside_the_yardstick() {
+    let out = folder("compare");
+    let found = compare(&["plain", "conn"], &double(&out), &out, &["--rounds", "2"]);
     let (text, told) =
         (String::from_utf8(found.stdout).unwrap(), String::from_utf8(found.stderr).unwrap());
     assert!(found.status.success(), "{text}{told}");
@@ -165,10 +159,48 @@ fn compare_sets_a_proxy_beside_the_yardstick() {
     assert_eq!(report["skipped"], serde_json::json!([]));
     // The double works flat out behind a script: its time is found only in the process tree.
     let proxied = &report["scenarios"][0]["runs"][1];
-    assert!(proxied["cpu_us_per_request"].as_f64() > Some(0.0), "{proxied}");
+    assert!(proxied["figures"]["cpu_us_per_request"].as_f64() > Some(0.0), "{proxied}");
     assert!(proxied["shares"]["proxy"].as_f64() > Some(0.01), "{proxied}");
     let configuration = fs::read_to_string(out.join("runs/plain-1-sluice/sluice.toml")).unwrap();
     assert!(configuration.starts_with("version = 1"));
+}
+
+#[test]
+fn long_bodies_crowds_and_the_greedy_show_figures_of_their_own() {
+    let out = folder("others");
+    let cases: [(&str, &[&str]); 5] = [
+        ("down", &["gb_per_second", "cpu_seconds_per_gb", "peak_kb_per_connection"]),
+        ("up", &["gb_per_second", "cpu_seconds_per_gb", "peak_kb_per_connection"]),
+        ("idle", &["rest_kb_per_connection", "proxy_cpu_percent"]),
+        ("beside-stream", &["p99_alone", "p99_beside", "p99_raised", "greedy_mb_per_second"]),
+        ("beside-pipeline", &["p99_alone", "p99_beside", "greedy_requests_per_second"]),
+    ];
+    let names = cases.map(|(name, _)| name);
+    let few = ["--rounds", "1", "--crowd", "100", "--rate", "500"];
+    let found = compare(&names, &double(&out), &out, &few);
+    assert!(found.status.success(), "{found:?}");
+    let report = json(&out.join("compare.json"));
+    for (scenario, (name, figures)) in cases.iter().enumerate() {
+        let runs = report["scenarios"][scenario]["runs"].as_array().unwrap();
+        assert_eq!(runs.len(), 2, "{name}");
+        let seen = &runs[1]["figures"];
+        assert!(figures.iter().all(|figure| seen[figure].is_number()), "{name}: {seen}");
+        assert!(runs.iter().all(|run| run["failed"] == 0), "{name}: {runs:?}");
+    }
+    // The greedy have an origin of their own.
+    let text = fs::read_to_string(out.join("runs/beside-stream-1-sluice/sluice.toml")).unwrap();
+    assert!(text.contains("match = \"/greedy/{*rest}\""), "{text}");
+}
+
+/// The double waits for heads for ever.
+#[test]
+fn half_heads_that_are_not_given_up_are_told() {
+    let out = folder("half");
+    let few = ["--rounds", "1", "--crowd", "20", "--rate", "500"];
+    let found = compare(&["half"], &double(&out), &out, &few);
+    let told = String::from_utf8(found.stderr).unwrap();
+    assert!(told.contains("only 0 of 20 half heads were given up"), "{told}");
+    assert!(!found.status.success());
 }
 
 #[test]

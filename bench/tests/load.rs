@@ -10,7 +10,9 @@ use std::thread;
 use std::time::Duration;
 
 use sluice_bench::http::request::Wish;
-use sluice_bench::load::{self, Arrivals, Failure, Head, Outcome, Pace, Target, Work};
+use sluice_bench::load::{
+    self, Arrivals, Crowd, Failure, Greed, Head, Outcome, Pace, Target, Work,
+};
 use sluice_bench::origin::{Origin, Settings};
 
 const QUICK: Settings = Settings {
@@ -194,4 +196,69 @@ fn a_set_stop_ends_a_run_at_once() {
         load::run(&work(address, "/", u64::MAX), &AtomicBool::new(true), &mut |_| ()).unwrap()
     });
     assert_eq!(outcome.failed(), 0);
+}
+
+/// The first is answered 408 and closed, the second closed without a word, the third reset.
+#[test]
+fn a_crowd_sees_who_is_sent_away_and_how() {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    let crowd = Crowd::gather(address, 3, "GET / HTTP/1.1\r\n", false).unwrap();
+    assert_eq!(crowd.present(), 3);
+    let stopped = crowd.see_off(Duration::from_secs(60), &AtomicBool::new(true)).unwrap();
+    assert_eq!(stopped, []);
+    let mut guests: Vec<_> = (0..3).map(|_| listener.accept().unwrap().0).collect();
+    for guest in &mut guests[..2] {
+        guest.read_exact(&mut [0; 16]).unwrap();
+    }
+    guests[0].write_all(b"HTTP/1.1 408 Request Timeout\r\n\r\n").unwrap();
+    // The last has unread bytes.
+    drop(guests);
+    let seen = crowd.see_off(Duration::from_secs(60), &AtomicBool::new(false)).unwrap();
+    let mut statuses: Vec<_> = seen.iter().map(|farewell| farewell.status).collect();
+    statuses.sort_unstable();
+    assert_eq!(statuses, [None, None, Some(408)]);
+    assert_eq!(crowd.present(), 0);
+}
+
+#[test]
+fn a_crowd_rests_after_its_answers() {
+    let ((), served) = with_origin(QUICK, |address| {
+        let text = "GET / HTTP/1.1\r\nHost: x\r\n\r\n";
+        let crowd = Crowd::gather(address, 100, text, true).unwrap();
+        assert_eq!(crowd.present(), 100);
+        let bad = "GET /?status=503 HTTP/1.1\r\nHost: x\r\n\r\n";
+        assert!(Crowd::gather(address, 1, bad, true).is_err());
+    });
+    assert_eq!(served, 101);
+}
+
+#[test]
+fn the_greedy_take_what_they_are_given() {
+    for greed in [Greed::Stream, Greed::Pipeline] {
+        let ((), served) = with_origin(QUICK, |address| {
+            let over = AtomicBool::new(false);
+            thread::scope(|scope| {
+                let greedy = scope.spawn(|| load::indulge(address, "/greedy/", greed, &over));
+                // Another client is served beside it.
+                let beside = run(&work(address, "/", 2_000));
+                assert_eq!((beside.answered, beside.failed()), (2_000, 0), "{greed:?}");
+                over.store(true, Ordering::Relaxed);
+                greedy.join().unwrap().unwrap();
+            });
+        });
+        assert!(served >= 2_000, "{greed:?}: {served}");
+    }
+}
+
+/// What is counted for a window is what went through in it, not whole answers.
+#[test]
+fn bytes_are_counted_both_ways() {
+    for (path, up) in [("/?size=100000", 0), ("/", 100_000)] {
+        let (outcome, _) =
+            with_origin(QUICK, |address| run(&Work { body_bytes: up, ..work(address, path, 50) }));
+        // The window ends with the last request's beginning, when seven others may be under way.
+        let expected = 42 * 100_000..51 * 100_000;
+        assert!(expected.contains(&outcome.moved_bytes), "{path}: {outcome:?}");
+    }
 }

@@ -7,18 +7,25 @@ use std::time::Duration;
 
 use crate::http::h1::{self, Guest};
 use crate::http::rest::Rest;
-use crate::runtime::{self, Listener, Socket};
+use crate::runtime::{self, Listener, Share, Socket};
 use crate::worker::Worker;
 
 /// Descriptors or memory ran out: the kernel keeps the connection, and trying again at once would
 /// only spin.
 const BREATHER: Duration = Duration::from_millis(20);
 
+/// A new connection takes so much of the listener's turn: thousands may wait at once.
+const WELCOME: u64 = 4 * 1024;
+
 /// Accept until the worker is told to stop.
 pub(crate) async fn accept(worker: Rc<Worker>, listener: Rc<Listener>) {
+    let mut share = Share::default();
     loop {
         match listener.accept(&worker.stop).await {
-            Ok(Some((socket, peer))) => welcome(&worker, socket, peer),
+            Ok(Some((socket, peer))) => {
+                welcome(&worker, socket, peer);
+                share.spend(&worker.turns, WELCOME).await;
+            }
             Ok(None) => {
                 while let Some((socket, peer)) = listener.accept_waiting() {
                     welcome(&worker, socket, peer);

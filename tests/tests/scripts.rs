@@ -57,9 +57,14 @@ fn tune_refuses_what_it_does_not_know() {
 
 #[test]
 fn every_script_parses() {
-    for script in
-        ["scripts/setup", "scripts/test", "scripts/tune", "scripts/bench-brownout", ".ci/run"]
-    {
+    for script in [
+        "scripts/setup",
+        "scripts/test",
+        "scripts/tune",
+        "scripts/bench-brownout",
+        "scripts/bench-all",
+        ".ci/run",
+    ] {
         let parsed = Command::new("bash").arg("-n").arg(root().join(script)).status().unwrap();
         assert!(parsed.success(), "{script}");
     }

@@ -12,6 +12,7 @@ use anyhow::{Context, Result, anyhow, ensure};
 use super::{Brownout, Contender};
 use crate::load::{self, Arrivals, Head, Moment, Outcome, Pace, Target, Work};
 use crate::peers::{Peer, Setup, Site};
+use crate::place::Place;
 use crate::process::{Running, answers, free_ports};
 use crate::unit::nanoseconds;
 use crate::{clock, cpu};
@@ -29,13 +30,14 @@ pub(super) fn run(
         format!("--delay={}us", brownout.service.as_micros()),
         format!("--connections={ORIGIN_CONNECTIONS}"),
     ];
-    let (mut origin, origin_address) = Running::origin(&folder, &brownout.origin_cpu, &options)?;
+    let (mut origin, origin_address) =
+        Running::origin(&folder, &Place::usual(&brownout.origin_cpu), &options)?;
     let origin_port = origin_address.port();
     origin.await_ready(|| answers(origin_port, PATH, BODY_BYTES))?;
     let [port, admin_port] = free_ports()?;
     let setup = Setup::Guarded(brownout.guard(contender));
     let site = Site { folder: &folder, port, admin_port, origin_port, setup };
-    let mut proxy = Running::peer(peer, program, &site, &brownout.proxy_cpu)?;
+    let mut proxy = Running::peer(peer, program, &site, &Place::usual(&brownout.proxy_cpu))?;
     proxy.await_ready(|| answers(port, PATH, BODY_BYTES))?;
     let work = work(brownout, port)?;
     let turns: Vec<_> = brownout.times.spans().map(|(phase, from, _)| (from, phase)).collect();

@@ -56,6 +56,7 @@ impl Codecs {
             scenarios: vec![Scenario {
                 preset: Preset::Plain,
                 rate: std::num::NonZeroU32::MIN,
+                crowd: 1,
                 warm_up: Duration::from_secs(1),
                 duration: self.duration,
                 seed: 1,
@@ -66,6 +67,7 @@ impl Codecs {
             proxy_cpu: Cpus::one(0),
             load_cpu: Cpus::one(1),
             origin_cpu: Cpus::one(1),
+            urgent: false,
             folder: self.out.clone(),
         };
         let found = compare::run(&comparison, stop, &mut |line| eprintln!("{line}"))?;

@@ -20,16 +20,20 @@ pub(crate) struct Compare {
     #[arg(value_enum, default_value = "plain")]
     scenarios: Vec<Preset>,
     /// Who takes part, besides the load alone; sluice, nginx and haproxy when not given. There are
-    /// also sluice-bare (no limit, no log), sluice-epoll, sluice-two (workers) and relay (the floor)
+    /// also sluice-bare (no limit, no log), sluice-epoll, sluice-two (workers), and the
+    /// floors relay, relay-epoll and relay-splice
     #[arg(long, value_delimiter = ',', value_parser = peer)]
     peers: Vec<&'static dyn Peer>,
     /// Turns for each; medians need three
     #[arg(long, default_value = "3", value_parser = clap::value_parser!(u32).range(1..=99))]
     rounds: u32,
-    /// Requests a second of the scenario `rate`
+    /// Requests a second of the scenarios `rate`, `half`, `beside-stream` and `beside-pipeline`
     #[arg(long, default_value = "5000", value_parser = super::load::rate)]
     rate: NonZeroU32,
-    /// How long to measure in each run
+    /// Connections of the scenarios `idle` and `half`
+    #[arg(long, default_value = "9000", value_parser = clap::value_parser!(u32).range(1..=9_500))]
+    crowd: u32,
+    /// How long to measure in each run; in `half` also how long a head may take
     #[arg(short, long, default_value = "5s", value_parser = unit::span)]
     duration: Duration,
     /// How long to load before measuring
@@ -46,6 +50,10 @@ pub(crate) struct Compare {
     /// As --load-cpu when not given
     #[arg(long, value_name = "CPU")]
     origin_cpu: Option<Cpus>,
+    /// Open loops, their origin and their proxy go before everything else on their CPUs (as root;
+    /// with /proc/sys/kernel/sched_rt_runtime_us at -1 the kernel holds none of them up)
+    #[arg(long)]
+    urgent: bool,
     /// Where compare.json, compare.md, a picture for each scenario, and the runs' logs go
     #[arg(long, value_name = "DIR", default_value = "bench-out/compare")]
     out: PathBuf,
@@ -58,6 +66,7 @@ impl Compare {
         let scenario = |preset: &Preset| Scenario {
             preset: *preset,
             rate: self.rate,
+            crowd: self.crowd,
             warm_up: self.warm_up,
             duration: self.duration,
             seed: self.seed,
@@ -70,6 +79,7 @@ impl Compare {
             proxy_cpu: self.proxy_cpu,
             origin_cpu: self.origin_cpu.unwrap_or_else(|| self.load_cpu.clone()),
             load_cpu: self.load_cpu,
+            urgent: self.urgent,
             folder: self.out,
         };
         let found = compare::run(&comparison, stop, &mut |line| eprintln!("{line}"))?;

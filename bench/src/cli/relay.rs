@@ -7,7 +7,7 @@ use std::sync::atomic::AtomicBool;
 
 use anyhow::{Context, Result};
 use clap::Args;
-use sluice_bench::relay;
+use sluice_bench::relay::{self, Means};
 
 #[derive(Debug, Args)]
 pub(crate) struct Relay {
@@ -17,6 +17,8 @@ pub(crate) struct Relay {
     /// Where everything goes
     #[arg(long)]
     upstream: SocketAddr,
+    #[arg(long, default_value = "ring", value_enum)]
+    by: Means,
 }
 
 impl Relay {
@@ -27,7 +29,7 @@ impl Relay {
         writeln!(out, "{}", relay.address()?)
             .and_then(|()| out.flush())
             .context("cannot write to stdout")?;
-        relay.run(stop).context("the relay's ring broke")?;
+        relay.run(self.by, stop).context("the relay's loop broke")?;
         Ok(ExitCode::SUCCESS)
     }
 }

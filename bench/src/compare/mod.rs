@@ -1,7 +1,11 @@
 //! Peers side by side: the same work for each, in turn, round after round.
 
+mod beside;
+mod figures;
 mod measure;
+mod rest;
 mod scenario;
+mod stage;
 #[cfg(feature = "monoio-http")]
 mod standing;
 mod verdict;
@@ -11,12 +15,13 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use anyhow::{Result, bail, ensure};
 
+pub use self::figures::{Figures, Kind};
 pub use self::measure::Run;
 pub use self::scenario::{Preset, Scenario};
 #[cfg(feature = "monoio-http")]
 pub use self::standing::Standing;
 pub use self::verdict::{Bottleneck, Shares};
-use crate::cpu::Cpus;
+use crate::cpu::{self, Cpus};
 use crate::peers::{Missing, Options, Peer};
 use crate::report::compare::{CompareReport, Contestant, Machine, ScenarioReport, Skipped};
 
@@ -30,6 +35,8 @@ pub struct Comparison {
     pub proxy_cpu: Cpus,
     pub load_cpu: Cpus,
     pub origin_cpu: Cpus,
+    /// Open loops, their origin and their proxy go before everything else on their CPUs.
+    pub urgent: bool,
     /// Configurations and logs of every run are kept below it.
     pub folder: PathBuf,
 }
@@ -62,6 +69,8 @@ pub fn run(
     tell: &mut dyn FnMut(&str),
 ) -> Result<CompareReport> {
     check_cpus(comparison, tell)?;
+    let crowd = comparison.scenarios.iter().map(|scenario| scenario.crowd).max();
+    cpu::allow_files(2 * u64::from(crowd.unwrap_or_default()) + FILES_MORE);
     let mut skipped = Vec::new();
     let contenders = contenders(comparison, &mut skipped, tell);
     ensure!(contenders.len() > 1, "no peer to compare is on this machine");
@@ -100,6 +109,7 @@ pub fn run(
         proxy_cpu: comparison.proxy_cpu.clone(),
         load_cpu: comparison.load_cpu.clone(),
         origin_cpu: comparison.origin_cpu.clone(),
+        urgent: comparison.urgent,
         contestants: contenders.iter().map(Contestant::of).collect(),
         skipped,
         scenarios,
@@ -141,6 +151,9 @@ fn leave_out(peer: &str, why: String, skipped: &mut Vec<Skipped>, tell: &mut dyn
     tell(&format!("SKIPPED {peer}: {why}"));
     skipped.push(Skipped { peer: peer.to_owned(), why });
 }
+
+/// Descriptors besides those of a crowd, which a proxy may hold on both of its sides.
+const FILES_MORE: u64 = 2048;
 
 /// The fewest rounds whose median is worth quoting.
 pub const ROUNDS_MIN: u32 = 3;

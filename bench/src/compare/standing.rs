@@ -7,6 +7,7 @@ use anyhow::{Context, Result, anyhow};
 
 use crate::cpu::Cpus;
 use crate::peers::{Options, Peer, Setup, Site};
+use crate::place::Place;
 use crate::process::{Running, free_ports};
 
 /// Ended when dropped.
@@ -33,7 +34,7 @@ impl Standing {
         let [port, admin_port] = free_ports()?;
         let setup = Setup::Plain;
         let site = Site { folder: &folder, port, admin_port, origin_port, setup };
-        let mut running = Running::peer(peer, &program, &site, &Cpus::one(0))?;
+        let mut running = Running::peer(peer, &program, &site, &Place::usual(&Cpus::one(0)))?;
         running.await_ready(|| TcpStream::connect((Ipv4Addr::LOCALHOST, port)).is_ok())?;
         Ok(Self { running, port })
     }

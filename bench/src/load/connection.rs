@@ -36,6 +36,8 @@ pub(super) struct Connection {
     stage: Stage,
     reader: Reader,
     written: u64,
+    /// Bytes that it ever sent and received.
+    pub(super) moved: u64,
     /// When the request was due, and when we set out to send it.
     pub(super) due_ns: u64,
     pub(super) sent_ns: u64,
@@ -47,6 +49,7 @@ impl Connection {
             stage: Stage::Closed,
             reader: Reader::new(to_head),
             written: 0,
+            moved: 0,
             due_ns: 0,
             sent_ns: 0,
         }
@@ -123,7 +126,10 @@ impl Connection {
                 return Happened::Nothing;
             }
             match stream.write(rest) {
-                Ok(written) => self.written += written as u64,
+                Ok(written) => {
+                    self.written += written as u64;
+                    self.moved += written as u64;
+                }
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
                     return Happened::Nothing;
                 }
@@ -151,6 +157,7 @@ impl Connection {
                 Err(_) if !idle => return self.fail(Failure::Reset),
                 Err(_) => 0,
             };
+            self.moved += length as u64;
             if idle {
                 // Closed or spoken to between requests: no request failed, the next one reconnects.
                 self.stage = Stage::Closed;

@@ -60,6 +60,8 @@ struct Drive<'a> {
     started: u64,
     phase: Phase,
     cpu: Scheduled,
+    /// Until the window began.
+    moved_bytes: u64,
     next_tick_ns: u64,
     next_second_ns: u64,
     second: (u64, u64),
@@ -106,6 +108,7 @@ impl<'a> Drive<'a> {
             started: 0,
             phase: Phase::WarmUp,
             cpu: Scheduled::default(),
+            moved_bytes: 0,
             next_tick_ns: now,
             next_second_ns: now + clock::SECOND_NS,
             second: (0, 0),
@@ -156,11 +159,13 @@ impl<'a> Drive<'a> {
         if self.phase == Phase::WarmUp && now >= self.warm_end_ns {
             self.phase = Phase::Window;
             self.cpu = cpu::this_task();
+            self.moved_bytes = self.moved();
             watch(Moment::Measuring);
         }
         if self.phase < Phase::Grace && now >= self.end_ns {
             if self.phase == Phase::Window {
                 self.outcome.load_cpu = cpu::this_task().since(self.cpu);
+                self.outcome.moved_bytes = self.moved() - self.moved_bytes;
                 watch(Moment::Measured);
             }
             self.phase = Phase::Grace;
@@ -263,6 +268,10 @@ impl<'a> Drive<'a> {
             let since = |at: u64| Duration::from_nanos(at - self.warm_end_ns);
             self.outcome.ends.push(End { due: since(due), ended: since(now), came });
         }
+    }
+
+    fn moved(&self) -> u64 {
+        self.connections.iter().map(|connection| connection.moved).sum()
     }
 
     fn is_measured(&self, at: u64) -> bool {

@@ -6,7 +6,9 @@
 //! is called coordinated omission.
 
 mod connection;
+mod crowd;
 mod drive;
+mod greedy;
 mod request;
 mod schedule;
 mod tally;
@@ -15,7 +17,9 @@ mod target;
 use std::num::NonZeroU32;
 use std::time::Duration;
 
+pub use self::crowd::{Crowd, Farewell};
 pub use self::drive::{Moment, run};
+pub use self::greedy::{Greed, PIPELINED, indulge};
 pub use self::request::{Head, Method};
 pub use self::schedule::Arrivals;
 pub use self::tally::{End, Failure, Outcome};

@@ -57,6 +57,9 @@ pub struct Outcome {
     /// Whole answers that came within the window; what requests a second are made of.
     pub in_window: u64,
     pub body_bytes: u64,
+    /// All bytes that were sent and received within the window, of answers and requests that
+    /// began or ended outside of it too.
+    pub moved_bytes: u64,
     pub window: Duration,
     /// What the load's thread had and lacked of its CPU in the window.
     pub load_cpu: Scheduled,

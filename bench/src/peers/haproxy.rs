@@ -40,6 +40,10 @@ fn configuration(site: &Site<'_>) -> String {
     });
     site.fill(CONFIGURATION)
         .replace("{LIMIT}", site.limit(LIMIT))
+        .replace("{LONG}", site.long("    option splice-auto"))
+        .replace("{HEAD}", &site.head_timeout("    timeout http-request {MS}ms"))
+        .replace("{GREEDY_RULE}", &site.shared(GREEDY_RULE))
+        .replace("{GREEDY_BACKEND}", &site.shared(GREEDY_BACKEND))
         .replace("{QUEUE}", &queue)
         .replace("{MAXCONN}", &bound.map_or_else(String::new, |n| format!(" maxconn {n}")))
 }
@@ -52,11 +56,19 @@ const LIMIT: &str = r"    stick-table type string len 64 size 1m expire 60s stor
     http-request track-sc0 req.hdr(x-api-key)
     http-request deny deny_status 429 if { sc_http_req_rate(0) gt 1000000 }";
 
+const GREEDY_RULE: &str = "    use_backend greedy if { path_beg /greedy }";
+
+const GREEDY_BACKEND: &str = r"
+backend greedy
+    server greedy 127.0.0.1:{GREEDY_PORT} pool-max-conn 1024";
+
+/// Where descriptors are too few for `maxconn` it warns and goes on.
 /// It writes no files itself: the access log is its standard output, which the run keeps. The
 /// dice and the log level do what the others' sampling does: 1 % of the good, all errors.
 const CONFIGURATION: &str = r#"global
     nbthread 1
-    maxconn 8192
+    maxconn 12000
+    no strict-limits
     log stdout len 4096 format raw local0 info
 
 defaults
@@ -67,6 +79,9 @@ defaults
     timeout server 90s
     timeout http-keep-alive 90s
     http-reuse always
+    maxconn 12000
+{LONG}
+{HEAD}
 
 frontend front
     bind 127.0.0.1:{PORT} backlog 4096
@@ -77,9 +92,11 @@ frontend front
     http-request set-header X-Request-Id %[var(txn.id)]
     http-response set-log-level silent if { var(txn.dice) -m int ge 1 } { status lt 400 }
     log-format '{"time":"%t","request_id":"%[var(txn.id)]","client":"%ci","method":"%HM","path":"%HU","status":%ST,"bytes_out":%B,"duration_ms":%Ta,"upstream":"%b/%s","upstream_ms":%Tr}'
+{GREEDY_RULE}
     default_backend origin
 
 backend origin
 {QUEUE}
     server origin 127.0.0.1:{ORIGIN_PORT} pool-max-conn 1024{MAXCONN}
+{GREEDY_BACKEND}
 "#;

@@ -20,6 +20,8 @@ pub const PEERS: &[&dyn Peer] = &[
     &sluice::EPOLL,
     &sluice::TWO,
     &own::RELAY,
+    &own::RELAY_EPOLL,
+    &own::RELAY_SPLICE,
     #[cfg(feature = "monoio-http")]
     &own::MONOIO_HTTP,
 ];
@@ -77,6 +79,12 @@ pub enum Setup {
     Plain,
     /// Each request counts against a limit by its `X-Api-Key`, far above what any peer serves.
     Limited,
+    /// Bodies are long, and go through as they come.
+    Long,
+    /// Connections may say nothing for so long where a head is due, no longer.
+    Crowded(Duration),
+    /// There is a second origin, at this port, for paths below `/greedy`.
+    Shared(u16),
     /// To stand an origin that is asked for more than it can do, as the peer's own documentation
     /// recommends.
     Guarded(Guard),
@@ -119,7 +127,34 @@ impl Site<'_> {
     pub fn guard(&self) -> Option<Guard> {
         match self.setup {
             Setup::Guarded(guard) => Some(guard),
-            Setup::Plain | Setup::Limited => None,
+            Setup::Plain | Setup::Limited | Setup::Long | Setup::Crowded(_) | Setup::Shared(_) => {
+                None
+            }
+        }
+    }
+
+    /// The lines, when bodies are long.
+    pub fn long<'a>(&self, lines: &'a str) -> &'a str {
+        if self.setup == Setup::Long { lines } else { "" }
+    }
+
+    /// The line, with `{MS}` filled, when there is a bound on how long a head may take.
+    pub fn head_timeout(&self, line: &str) -> String {
+        match self.setup {
+            Setup::Crowded(patience) => line.replace("{MS}", &patience.as_millis().to_string()),
+            Setup::Plain | Setup::Limited | Setup::Long | Setup::Shared(_) | Setup::Guarded(_) => {
+                String::new()
+            }
+        }
+    }
+
+    /// The lines, with `{GREEDY_PORT}` filled, when there is a second origin.
+    pub fn shared(&self, lines: &str) -> String {
+        match self.setup {
+            Setup::Shared(port) => lines.replace("{GREEDY_PORT}", &port.to_string()),
+            Setup::Plain | Setup::Limited | Setup::Long | Setup::Crowded(_) | Setup::Guarded(_) => {
+                String::new()
+            }
         }
     }
 
@@ -148,7 +183,15 @@ mod tests {
     fn every_peer_fills_its_templates() {
         let folder = Path::new("/run-folder");
         let guard = Guard { servers: Some(7), patience: Duration::from_secs(2) };
-        let setups = [Setup::Plain, Setup::Limited, Setup::Guarded(guard)];
+        let patience = Duration::from_secs(3);
+        let setups = [
+            Setup::Plain,
+            Setup::Limited,
+            Setup::Long,
+            Setup::Crowded(patience),
+            Setup::Shared(1004),
+            Setup::Guarded(guard),
+        ];
         let site = |setup| Site { folder, port: 1001, admin_port: 1002, origin_port: 1003, setup };
         for (peer, setup) in PEERS.iter().flat_map(|peer| setups.map(|setup| (peer, setup))) {
             let site = site(setup);
@@ -163,6 +206,8 @@ mod tests {
                 })
             });
             assert_eq!(left, None, "{}", peer.name());
+            assert_eq!(text.contains("127.0.0.1:1004"), setup == Setup::Shared(1004));
+            assert_eq!(text.contains("3000ms"), setup == Setup::Crowded(patience), "{text}");
             for expected in ["127.0.0.1:1001", "127.0.0.1:1003", "/run-folder/access.log"] {
                 // HAProxy logs to its standard output, which the run keeps in its folder; and who
                 // does nothing but pass on logs nothing.

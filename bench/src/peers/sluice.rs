@@ -66,6 +66,8 @@ impl Sluice {
         });
         let log = if self.bare { "to = \"off\"\n" } else { LOG };
         let text = CONFIGURATION
+            .replace("{HEAD}", &site.head_timeout("header_timeout = \"{MS}ms\""))
+            .replace("{GREEDY_ROUTE}", &site.shared(GREEDY_ROUTE))
             .replace("{LOG}", log)
             .replace("{WORKERS}", &self.workers.to_string())
             .replace("{USE_LIMIT}", site.limit("limits = [\"bench\"]"))
@@ -85,11 +87,21 @@ key = ["api_key"]
 rate = "1000000/s"
 "#;
 
+const GREEDY_ROUTE: &str = r#"
+[upstream.greedy]
+servers = ["127.0.0.1:{GREEDY_PORT}"]
+
+[route.greedy]
+match = "/greedy/{*rest}"
+to = "greedy"
+"#;
+
 const CONFIGURATION: &str = r#"version = 1
 
 [server]
 listen = ["127.0.0.1:{PORT}"]
 workers = {WORKERS}
+{HEAD}
 
 [admin]
 listen = "127.0.0.1:{ADMIN_PORT}"
@@ -104,6 +116,7 @@ to = "origin"
 {TIMEOUT}
 {USE_LIMIT}
 {LIMIT}
+{GREEDY_ROUTE}
 [log.access]
 {LOG}"#;
 

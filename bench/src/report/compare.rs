@@ -7,12 +7,11 @@ use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 
-use super::grouped;
-use super::spread::{Good, Spread};
+use super::spread::Spread;
 use super::svg::{self, Line};
-use crate::compare::{Bottleneck, Contender, ROUNDS_MIN, Run, Scenario};
+use crate::compare::{Bottleneck, Contender, Kind, ROUNDS_MIN, Run, Scenario};
 use crate::cpu::Cpus;
-use crate::histogram::{Latencies, Step, human_us};
+use crate::histogram::{Latencies, Step};
 use crate::peers::Peer;
 
 /// A comparison, as JSON keeps it.
@@ -23,6 +22,7 @@ pub struct CompareReport {
     pub proxy_cpu: Cpus,
     pub load_cpu: Cpus,
     pub origin_cpu: Cpus,
+    pub urgent: bool,
     pub contestants: Vec<Contestant>,
     pub skipped: Vec<Skipped>,
     pub scenarios: Vec<ScenarioReport>,
@@ -59,7 +59,7 @@ pub struct ScenarioReport {
     pub runs: Vec<Run>,
 }
 
-/// One contender over all rounds. Latencies and CPU in microseconds.
+/// One contender over all rounds.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Summary {
     pub contender: String,
@@ -72,7 +72,7 @@ pub struct Summary {
 /// One figure of one contender.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Figure {
-    pub name: String,
+    pub kind: Kind,
     #[serde(flatten)]
     pub spread: Spread,
     /// Of the best proxy's median; none for the yardstick, which is no proxy.
@@ -109,24 +109,6 @@ impl Contestant {
     }
 }
 
-/// A figure: its name, which end is good, and where a run keeps it.
-struct Kind {
-    name: &'static str,
-    good: Good,
-    of: fn(&Run) -> Option<f64>,
-}
-
-const KINDS: [Kind; 8] = [
-    Kind { name: "requests/s", good: Good::High, of: |run| Some(run.requests_per_second) },
-    Kind { name: "CPU µs/request", good: Good::Low, of: |run| run.cpu_us_per_request },
-    Kind { name: "P50", good: Good::Low, of: |run| Some(run.latency_us.p50) },
-    Kind { name: "P90", good: Good::Low, of: |run| Some(run.latency_us.p90) },
-    Kind { name: "P99", good: Good::Low, of: |run| Some(run.latency_us.p99) },
-    Kind { name: "P99.9", good: Good::Low, of: |run| Some(run.latency_us.p99_9) },
-    Kind { name: "P99.99", good: Good::Low, of: |run| Some(run.latency_us.p99_99) },
-    Kind { name: "max", good: Good::Low, of: |run| Some(run.latency_us.max) },
-];
-
 impl ScenarioReport {
     pub fn new(scenario: &Scenario, runs: &[Run]) -> Self {
         let mut summaries: Vec<Summary> = Vec::new();
@@ -135,7 +117,7 @@ impl ScenarioReport {
                 summaries.push(Summary::of(&run.contender, runs));
             }
         }
-        for kind in &KINDS {
+        for kind in kinds(&summaries) {
             set_ratios(kind, &mut summaries);
         }
         let name = scenario.preset.name().to_owned();
@@ -153,15 +135,16 @@ impl ScenarioReport {
 
     fn markdown(&self, out: &mut String) {
         // Writing to a String cannot fail.
+        let kinds = kinds(&self.summaries);
         let _ = write!(out, "\n## {}\n\n{}\n\n| |", self.name, self.description);
-        KINDS.iter().for_each(|kind| out.push_str(&format!(" {} |", kind.name)));
+        kinds.iter().for_each(|kind| out.push_str(&format!(" {} |", kind.name())));
         out.push_str(" bottleneck |\n|---|");
-        KINDS.iter().for_each(|_| out.push_str("---:|"));
+        kinds.iter().for_each(|_| out.push_str("---:|"));
         out.push_str("---|\n");
         for summary in &self.summaries {
             let _ = write!(out, "| **{}** |", summary.contender);
-            for kind in &KINDS {
-                let _ = write!(out, " {} |", summary.cell(kind));
+            for kind in &kinds {
+                let _ = write!(out, " {} |", summary.cell(*kind));
             }
             let runs = self.runs.iter().filter(|run| run.contender == summary.contender);
             let found: BTreeSet<&str> = runs.map(|run| run.bottleneck.describe()).collect();
@@ -171,20 +154,25 @@ impl ScenarioReport {
     }
 
     fn runs_markdown(&self, out: &mut String) {
-        out.push_str("\n| round | | requests/s | CPU µs/request | P99 | proxy's core | load's core | proxy waited | bottleneck | failed |\n");
-        out.push_str("|---:|---|---:|---:|---:|---:|---:|---:|---|---:|\n");
+        // What changes from run to run and tells how far to trust it.
+        let kinds: Vec<Kind> = kinds(&self.summaries).into_iter().take(SHOWN_EACH).collect();
+        out.push_str("\n| round | |");
+        kinds.iter().for_each(|kind| out.push_str(&format!(" {} |", kind.name())));
+        out.push_str(" proxy's core | load's core | proxy waited | bottleneck | failed |\n");
+        out.push_str("|---:|---|");
+        kinds.iter().for_each(|_| out.push_str("---:|"));
+        out.push_str("---:|---:|---:|---|---:|\n");
         for run in &self.runs {
             let percent = |share: f64| format!("{:.0} %", share * 100.0);
-            let has_proxy = run.cpu_us_per_request.is_some();
-            let core = if has_proxy { percent(run.shares.proxy_core) } else { "-".to_owned() };
+            let core = if run.has_proxy { percent(run.shares.proxy_core) } else { dash() };
+            let _ = write!(out, "| {} | {} |", run.round, run.contender);
+            for kind in &kinds {
+                let figure = run.figures.get(kind).map_or_else(dash, |value| kind.show(*value));
+                let _ = write!(out, " {figure} |");
+            }
             let _ = writeln!(
                 out,
-                "| {} | {} | {} | {} | {} | {core} | {} | {} | {} | {} |",
-                run.round,
-                run.contender,
-                grouped(run.requests_per_second),
-                run.cpu_us_per_request.map_or_else(|| "-".to_owned(), |us| format!("{us:.1}")),
-                human_us(run.latency_us.p99),
+                " {core} | {} | {} | {} | {} |",
                 percent(run.shares.load_core),
                 percent(run.shares.proxy_waited),
                 run.bottleneck.describe(),
@@ -196,7 +184,7 @@ impl ScenarioReport {
 
     /// What a reader must know before quoting anything.
     fn caveats(&self, out: &mut String) {
-        let proxies = || self.runs.iter().filter(|run| run.cpu_us_per_request.is_some());
+        let proxies = || self.runs.iter().filter(|run| run.has_proxy);
         if proxies().any(|run| run.bottleneck == Bottleneck::LoadSide) {
             out.push_str("\nWhere the load side was the bottleneck, requests/s are a lower bound for the proxy.\n");
         }
@@ -219,11 +207,13 @@ impl Summary {
         let own: Vec<&Run> = runs.iter().filter(|run| run.contender == contender).collect();
         let mut all = Latencies::new();
         own.iter().for_each(|run| all.merge(&run.latency));
-        let figure = |kind: &Kind| {
-            let spread = Spread::of(own.iter().filter_map(|run| (kind.of)(run)))?;
-            Some(Figure { name: kind.name.to_owned(), spread, ratio: None })
+        let kinds: BTreeSet<Kind> =
+            own.iter().flat_map(|run| run.figures.keys().copied()).collect();
+        let figure = |kind: Kind| {
+            let spread = Spread::of(own.iter().filter_map(|run| run.figures.get(&kind).copied()))?;
+            Some(Figure { kind, spread, ratio: None })
         };
-        let figures = KINDS.iter().filter_map(figure).collect();
+        let figures = kinds.into_iter().filter_map(figure).collect();
         Self {
             contender: contender.to_owned(),
             rounds: own.len(),
@@ -236,29 +226,34 @@ impl Summary {
         self.contender != Contender::Direct.name()
     }
 
-    fn figure(&self, kind: &Kind) -> Option<&Figure> {
-        self.figures.iter().find(|figure| figure.name == kind.name)
+    fn figure(&self, kind: Kind) -> Option<&Figure> {
+        self.figures.iter().find(|figure| figure.kind == kind)
     }
 
     /// `median (min–max) ×ratio`
-    fn cell(&self, kind: &Kind) -> String {
-        let Some(Figure { spread, ratio, .. }) = self.figure(kind) else { return "-".to_owned() };
-        let show = |value: f64| match kind.name {
-            "requests/s" => grouped(value),
-            "CPU µs/request" => format!("{value:.1}"),
-            _ => human_us(value),
-        };
+    fn cell(&self, kind: Kind) -> String {
+        let Some(Figure { spread, ratio, .. }) = self.figure(kind) else { return dash() };
+        let [median, min, max] = [spread.median, spread.min, spread.max].map(|v| kind.show(v));
         let ratio = ratio.map_or(String::new(), |ratio| format!(" ×{ratio:.2}"));
-        format!("{} ({}–{}){ratio}", show(spread.median), show(spread.min), show(spread.max))
+        format!("{median} ({min}–{max}){ratio}")
     }
 }
 
-fn set_ratios(kind: &Kind, summaries: &mut [Summary]) {
+/// Of which any contender has a figure.
+fn kinds(summaries: &[Summary]) -> BTreeSet<Kind> {
+    summaries.iter().flat_map(|summary| &summary.figures).map(|figure| figure.kind).collect()
+}
+
+fn dash() -> String {
+    "-".to_owned()
+}
+
+fn set_ratios(kind: Kind, summaries: &mut [Summary]) {
     let proxies = summaries.iter().filter(|summary| summary.is_proxy());
     let medians = proxies.filter_map(|summary| Some(summary.figure(kind)?.spread.median));
-    let Some(best) = kind.good.best(medians) else { return };
+    let Some(best) = kind.good().and_then(|good| good.best(medians)) else { return };
     for summary in summaries.iter_mut().filter(|summary| summary.is_proxy()) {
-        for figure in summary.figures.iter_mut().filter(|figure| figure.name == kind.name) {
+        for figure in summary.figures.iter_mut().filter(|figure| figure.kind == kind) {
             figure.ratio = figure.spread.ratio(best);
         }
     }
@@ -274,6 +269,9 @@ impl CompareReport {
             "{cpu}, {cpus} CPUs, Linux {kernel}. Proxy on CPU {}, load on {}, origin on {}.",
             self.proxy_cpu, self.load_cpu, self.origin_cpu
         );
+        if self.urgent {
+            out.push_str("Open loops, their origin and their proxy went before everything else.\n");
+        }
         let _ = writeln!(
             out,
             "{} rounds, contenders taking turns; figures are median (min–max) ×ratio to the best proxy.\n",
@@ -292,6 +290,9 @@ impl CompareReport {
         out
     }
 }
+
+/// Figures of each single run that are shown; JSON has them all.
+const SHOWN_EACH: usize = 5;
 
 /// A worker with a core to itself waits for it well under this share of the time.
 const DISTURBED: f64 = 0.05;

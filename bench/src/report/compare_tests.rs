@@ -5,7 +5,7 @@ use std::num::NonZeroU32;
 use std::time::Duration;
 
 use super::*;
-use crate::compare::{Preset, Shares};
+use crate::compare::{Figures, Preset, Shares};
 use crate::cpu::Cpus;
 
 fn run(contender: &str, round: u32, requests_per_second: f64, cpu: Option<f64>) -> Run {
@@ -14,10 +14,13 @@ fn run(contender: &str, round: u32, requests_per_second: f64, cpu: Option<f64>) 
     Run {
         contender: contender.to_owned(),
         round,
+        has_proxy: cpu.is_some(),
         window_s: 1.0,
-        requests_per_second,
-        latency_us: latency.percentiles(),
-        cpu_us_per_request: cpu,
+        figures: Figures::from_iter(
+            [(Kind::RequestsPerSecond, Some(requests_per_second)), (Kind::CpuUsPerRequest, cpu)]
+                .into_iter()
+                .filter_map(|(kind, value)| Some((kind, value?))),
+        ),
         shares: Shares { proxy_waited: 0.06 * f64::from(round - 1), ..Shares::default() },
         bottleneck: if round == 1 { Bottleneck::Proxy } else { Bottleneck::LoadSide },
         answered: 1,
@@ -32,6 +35,7 @@ fn report() -> ScenarioReport {
     let scenario = Scenario {
         preset: Preset::Plain,
         rate: NonZeroU32::MIN,
+        crowd: 1,
         warm_up: Duration::ZERO,
         duration: Duration::from_secs(1),
         seed: 1,
@@ -60,17 +64,17 @@ fn figures_are_median_spread_and_ratio_to_the_best_proxy() {
         .collect();
     assert_eq!(names, [("direct", 3), ("one", 3), ("two", 3)]);
     let cases = [
-        ("one", 0, "2,000 (1,000–3,000) ×0.50"),
-        ("two", 0, "4,000 (3,000–4,400) ×1.00"),
-        ("one", 1, "21.0 (20.0–25.0) ×1.00"),
-        ("two", 1, "42.0 (30.0–50.0) ×2.00"),
-        ("direct", 0, "9,000 (9,000–9,000)"),
-        ("direct", 1, "-"),
+        ("one", Kind::RequestsPerSecond, "2,000 (1,000–3,000) ×0.50"),
+        ("two", Kind::RequestsPerSecond, "4,000 (3,000–4,400) ×1.00"),
+        ("one", Kind::CpuUsPerRequest, "21.0 (20.0–25.0) ×1.00"),
+        ("two", Kind::CpuUsPerRequest, "42.0 (30.0–50.0) ×2.00"),
+        ("direct", Kind::RequestsPerSecond, "9,000 (9,000–9,000)"),
+        ("direct", Kind::CpuUsPerRequest, "-"),
     ];
     for (contender, kind, expected) in cases {
         let summary =
             report.summaries.iter().find(|summary| summary.contender == contender).unwrap();
-        assert_eq!(summary.cell(&KINDS[kind]), expected, "{contender} {}", KINDS[kind].name);
+        assert_eq!(summary.cell(kind), expected, "{contender} {}", kind.name());
     }
 }
 
@@ -89,6 +93,7 @@ fn markdown_says_who_was_the_bottleneck_and_who_was_skipped() {
         proxy_cpu: Cpus::one(0),
         load_cpu: Cpus::one(1),
         origin_cpu: Cpus::one(1),
+        urgent: true,
         contestants: Vec::new(),
         skipped: vec![Skipped { peer: "three".to_owned(), why: "not installed".to_owned() }],
         scenarios: vec![report()],
@@ -101,6 +106,8 @@ fn markdown_says_who_was_the_bottleneck_and_who_was_skipped() {
         "up to 12 % of the time",
         "Requests failed",
         "lower bound",
+        "before everything else",
+        "| 1 | direct | 9,000 | - |",
     ] {
         assert!(text.contains(expected), "no `{expected}` in\n{text}");
     }

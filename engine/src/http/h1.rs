@@ -115,7 +115,7 @@ const LINGER_BYTES: usize = 1 << 20;
 const LINGER: std::time::Duration = std::time::Duration::from_secs(2);
 
 /// A request that came together with the one before takes so much of its connection's turn.
-const PIPELINED: u64 = 64 * 1024;
+const PIPELINED: u64 = 4 * 1024;
 
 /// A body that nobody wants is read to its end when no more than this is left, so that the
 /// connection can be kept.

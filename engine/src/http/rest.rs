@@ -13,7 +13,7 @@ use sluice_policy::time::Instant;
 
 use crate::accept::{self, Ticket};
 use crate::observe::cells::Cells;
-use crate::runtime::{Readiness, has_ended};
+use crate::runtime::{self, Readiness, has_ended};
 use crate::sys;
 use crate::worker::Worker;
 
@@ -26,6 +26,10 @@ const SWEEP_EVERY: Duration = Duration::from_millis(250);
 
 /// When so many have come to rest, their memory is given back to the system.
 const CROWD: usize = 1024;
+
+/// So many are told together that their time is up; thousands may come to it at once, and the
+/// others have their turn between.
+const TOGETHER: usize = 8;
 
 /// Fewer hold too little to be worth a look.
 const SOME: usize = 64;
@@ -60,6 +64,16 @@ pub(crate) struct Rest {
     /// What it was waiting for must have come by then.
     pub(crate) due: Instant,
     pub(crate) since: Instant,
+}
+
+/// Their time is up.
+async fn tell(worker: Rc<Worker>, late: Vec<Rest>) {
+    for (told, rest) in late.into_iter().enumerate() {
+        if told % TOGETHER == TOGETHER - 1 {
+            worker.turns.pass().await;
+        }
+        accept::go_on(&worker, rest);
+    }
 }
 
 impl Resting {
@@ -125,8 +139,8 @@ impl Resting {
         worker.cells.connections_resting.set(places.resting());
         places.shrink();
         drop(places);
-        for rest in late {
-            accept::go_on(worker, rest);
+        if !late.is_empty() {
+            drop(runtime::spawn(tell(Rc::clone(worker), late)));
         }
         self.give_back(worker);
     }

@@ -143,7 +143,7 @@ impl Duct {
                 };
             }
             match self.drain() {
-                Ok(_) if self.moved >= target => return Ok(Flow::Burst),
+                Ok(_) if self.moved >= target && self.left > 0 => return Ok(Flow::Burst),
                 Ok(_) | Err(Errno::INTR) => {}
                 Err(Errno::AGAIN) => {
                     self.to.waits(Direction::Write);
@@ -163,8 +163,9 @@ impl Duct {
     }
 
     fn fill(&mut self) -> Result<usize, Errno> {
-        let room = self.pipe.capacity - self.held;
-        let wanted = usize::try_from(self.left).unwrap_or(usize::MAX).min(room);
+        let room = (self.pipe.capacity - self.held) as u64;
+        // A fuller pipe would be a longer turn.
+        let wanted = usize::try_from(self.left.min(room).min(BURST)).unwrap_or(usize::MAX);
         let flags = SpliceFlags::MOVE | SpliceFlags::NONBLOCK;
         let n = splice(&self.from, None, &self.pipe.write, None, wanted, flags)?;
         self.left -= n as u64;

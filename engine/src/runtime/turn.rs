@@ -13,8 +13,9 @@ use std::task::{Poll, Waker};
 
 use super::{Bell, Driver};
 
-/// So many bytes are enough for one turn.
-pub(super) const BURST: u64 = 1 << 20;
+/// So many bytes are enough for one turn: what a worker moves in some 15 µs, which is what each of
+/// the others then waits for. Larger turns move bytes for no less (docs/performance.md).
+pub(super) const BURST: u64 = 64 * 1024;
 
 /// What one task has had since it last gave way.
 #[derive(Debug, Default)]
