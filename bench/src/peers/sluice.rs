@@ -78,8 +78,7 @@ impl Sluice {
     }
 }
 
-/// As many connections as the others may hold, so that it is the limit that bounds.
-const ADAPTIVE: &str = "adaptive = \"on\"\nconnections = 1024";
+const ADAPTIVE: &str = "adaptive = \"on\"";
 
 const LIMIT: &str = r#"
 [limit.bench]
@@ -108,6 +107,8 @@ listen = "127.0.0.1:{ADMIN_PORT}"
 
 [upstream.origin]
 servers = ["127.0.0.1:{ORIGIN_PORT}"]
+# As many as the others may hold.
+connections = 1024
 {ADAPTIVE}
 
 [route.all]
