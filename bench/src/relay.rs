@@ -126,6 +126,13 @@ const EINTR: i32 = 4;
 const ETIME: i32 = 62;
 const ENOBUFS: i32 = 105;
 
+impl Side {
+    fn close(&self) {
+        // It may be closed by the other end already.
+        let _ = self.socket.shutdown(Shutdown::Both);
+    }
+}
+
 impl Loop<'_> {
     fn push(&mut self, entry: squeue::Entry) -> io::Result<()> {
         // SAFETY: what an entry points to outlives it: sockets are closed, and buffers given back,
@@ -203,12 +210,12 @@ impl Loop<'_> {
         let Some((buffer, bytes)) = side.queue.pop_front() else { return Ok(()) };
         self.buffers.give(buffer);
         if u32::try_from(result) != Ok(bytes) {
-            self.shut(index);
-        }
-        if self.sides[index].shut {
-            for (buffer, _) in std::mem::take(&mut self.sides[index].queue) {
+            for (buffer, _) in std::mem::take(&mut side.queue) {
                 self.buffers.give(buffer);
             }
+            self.shut(index);
+        } else if side.shut && side.queue.is_empty() {
+            side.close();
         }
         self.send(index)?;
         self.reap(index);
@@ -221,8 +228,9 @@ impl Loop<'_> {
         for index in [index, peer] {
             let side = &mut self.sides[index];
             side.shut = true;
-            // It may be closed by the other end already.
-            let _ = side.socket.shutdown(Shutdown::Both);
+            if side.queue.is_empty() {
+                side.close();
+            }
         }
     }
 

@@ -58,12 +58,16 @@ fn the_relay_passes_every_byte_and_outlives_its_clients() {
             continue;
         }
         let (_relay, relay) = serving(&["relay", "--upstream", &origin, "--by", means]);
-        // Long bodies by several at once: pieces that wait for their turn behind others.
-        for (size, up) in [("128", "0"), ("1000000", "0"), ("128", "1000000")] {
+        // Long bodies by several at once: pieces that wait for their turn behind others. And
+        // responses whose connections end right behind them.
+        let up: &[&str] = &["--body-bytes", "1000000"];
+        for (size, more) in
+            [("128", &[][..]), ("1000000", &[]), ("128", up), ("128", &["--connect-each"])]
+        {
             let (out, url) = (folder("relay"), format!("http://{relay}/?size={size}"));
-            let (out, up) = (out.to_str().unwrap(), ["--body-bytes", up]);
+            let out = out.to_str().unwrap();
             let options = ["-c", "8", "-w", "0s", "-d", "30s", "--requests", "200", "--out", out];
-            let found = bench(&[&["load"], &options[..], &up, &[&url]].concat());
+            let found = bench(&[&["load"], &options[..], more, &[&url]].concat());
             assert!(found.status.success(), "{means}: {found:?}");
             let report = String::from_utf8_lossy(&found.stdout).into_owned();
             assert!(report.contains("| status 200 | 200 |"), "{means}: {report}");
