@@ -64,6 +64,10 @@ pub struct ScenarioReport {
 pub struct Summary {
     pub contender: String,
     pub rounds: usize,
+    /// Requests that failed or were refused.
+    pub failed: u64,
+    /// Not so many that its figures are those of other work.
+    pub counts: bool,
     pub figures: Vec<Figure>,
     /// Over all rounds together.
     pub distribution: Vec<Step>,
@@ -75,7 +79,8 @@ pub struct Figure {
     pub kind: Kind,
     #[serde(flatten)]
     pub spread: Spread,
-    /// Of the best proxy's median; none for the yardstick, which is no proxy.
+    /// Of the best proxy's median; none for the yardstick, which is no proxy, and for whoever did
+    /// not answer all.
     pub ratio: Option<f64>,
 }
 
@@ -142,7 +147,10 @@ impl ScenarioReport {
         kinds.iter().for_each(|_| out.push_str("---:|"));
         out.push_str("---|\n");
         for summary in &self.summaries {
-            let _ = write!(out, "| **{}** |", summary.contender);
+            let _ = match summary.failed {
+                0 => write!(out, "| **{}** |", summary.contender),
+                failed => write!(out, "| **{}**, {failed} failed |", summary.contender),
+            };
             for kind in &kinds {
                 let _ = write!(out, " {} |", summary.cell(*kind));
             }
@@ -189,7 +197,7 @@ impl ScenarioReport {
             out.push_str("\nWhere the load side was the bottleneck, requests/s are a lower bound for the proxy.\n");
         }
         if self.runs.iter().any(|run| run.failed > 0) {
-            out.push_str("\n**Requests failed**: the figures of those runs do not count.\n");
+            out.push_str("\n**Requests failed**: where it was more than one of a thousand, there is no ratio, and no row to quote.\n");
         }
         let waited = proxies().map(|run| run.shares.proxy_waited).fold(0.0, f64::max);
         if waited > DISTURBED {
@@ -214,9 +222,13 @@ impl Summary {
             Some(Figure { kind, spread, ratio: None })
         };
         let figures = kinds.into_iter().filter_map(figure).collect();
+        let failed = own.iter().map(|run| run.failed).sum();
+        let answered: u64 = own.iter().map(|run| run.answered).sum();
         Self {
             contender: contender.to_owned(),
             rounds: own.len(),
+            failed,
+            counts: failed * FAILED_MAX <= answered,
             figures,
             distribution: all.steps(),
         }
@@ -239,6 +251,9 @@ impl Summary {
     }
 }
 
+/// One failed request of so many is the machine's doing. A refusal costs less than an answer.
+const FAILED_MAX: u64 = 1000;
+
 /// Of which any contender has a figure.
 fn kinds(summaries: &[Summary]) -> BTreeSet<Kind> {
     summaries.iter().flat_map(|summary| &summary.figures).map(|figure| figure.kind).collect()
@@ -249,10 +264,11 @@ fn dash() -> String {
 }
 
 fn set_ratios(kind: Kind, summaries: &mut [Summary]) {
-    let proxies = summaries.iter().filter(|summary| summary.is_proxy());
+    let counts = |summary: &Summary| summary.is_proxy() && summary.counts;
+    let proxies = summaries.iter().filter(|summary| counts(summary));
     let medians = proxies.filter_map(|summary| Some(summary.figure(kind)?.spread.median));
     let Some(best) = kind.good().and_then(|good| good.best(medians)) else { return };
-    for summary in summaries.iter_mut().filter(|summary| summary.is_proxy()) {
+    for summary in summaries.iter_mut().filter(|summary| counts(summary)) {
         for figure in summary.figures.iter_mut().filter(|figure| figure.kind == kind) {
             figure.ratio = figure.spread.ratio(best);
         }
