@@ -244,7 +244,7 @@ impl<'a, X: Exchange> Attempt<'a, X> {
         let Some(mut writer) = self.connection.writer.take() else { return };
         let Self { worker, connection, call, .. } = self;
         let watched = || connection.watch.set(worker.now_cached().at, call.idle, Until::Both);
-        let (result, out) = writer.write_all(out, 0, watched).await;
+        let result = writer.write_all(&out, watched).await;
         self.worker.buffers.give(out);
         self.connection.writer = Some(writer);
         if result.is_err() {

@@ -225,7 +225,7 @@ impl Connection {
         let bodiless = self.head.text.trim_ascii_start().starts_with(b"HEAD ");
         answer::write(&mut out, &page, &extras, bodiless);
         let bytes = if bodiless { 0 } else { page.body.bytes().len() as u64 };
-        self.send(out, 0).await;
+        self.send(out).await;
         self.worker.refused(&self.current, self.peer.ip(), refused, &id, bytes);
     }
 
@@ -345,21 +345,21 @@ impl Connection {
         body_ok && goes_on && !self.closing && !self.worker.stop.stopped()
     }
 
-    /// Send `bytes[from..]`. False: the client is gone, or takes nothing.
-    async fn send(&mut self, bytes: Vec<u8>, from: usize) -> bool {
-        let (sent, buffer) = self.write(bytes, from).await;
-        self.worker.buffers.give(buffer);
+    /// Send it, and keep its buffer for others. False: the client is gone, or takes nothing.
+    async fn send(&mut self, bytes: Vec<u8>) -> bool {
+        let sent = self.write(&bytes).await;
+        self.worker.buffers.give(bytes);
         sent
     }
 
-    /// As [`Self::send`], and the buffer comes back.
-    async fn write(&mut self, bytes: Vec<u8>, from: usize) -> (bool, Vec<u8>) {
+    /// As [`Self::send`].
+    async fn write(&mut self, bytes: &[u8]) -> bool {
         let Self { worker, writer, taking, current, .. } = self;
         let timeout = current.config.server.write_timeout;
         let watched = || taking.set(worker.now_cached().at, timeout, Until::Both);
-        let (result, buffer) = writer.write_all(bytes, from, watched).await;
+        let sent = writer.write_all(bytes, watched).await.is_ok();
         taking.clear();
-        (result.is_ok(), buffer)
+        sent
     }
 
     /// Close so that nobody takes what was sent for the whole.

@@ -24,15 +24,13 @@ pub(crate) const REST_AFTER: Duration = Duration::from_millis(500);
 /// Places are looked at in this order of time; see [`Resting::sweep`].
 const SWEEP_EVERY: Duration = Duration::from_millis(250);
 
-/// When so many have come to rest, their memory is given back to the system.
-const CROWD: usize = 1024;
-
-/// So many are told together that their time is up; thousands may come to it at once, and the
-/// others have their turn between.
+/// So many are told or closed together when their time is up; thousands may come to it at once, and
+/// the others have their turn between.
 const TOGETHER: usize = 8;
 
-/// Fewer hold too little to be worth a look.
-const SOME: usize = 64;
+/// When so many have come to rest, their memory is given back to the system. Fewer hold too little
+/// to be worth a look.
+const CROWD: usize = 64;
 
 /// All connections of one worker that are at rest.
 #[derive(Debug, Default)]
@@ -66,13 +64,16 @@ pub(crate) struct Rest {
     pub(crate) since: Instant,
 }
 
-/// Their time is up.
-async fn tell(worker: Rc<Worker>, late: Vec<Rest>) {
-    for (told, rest) in late.into_iter().enumerate() {
-        if told % TOGETHER == TOGETHER - 1 {
+/// Their time is up: who has begun to say something is told so, and the others are closed.
+async fn end(worker: Rc<Worker>, late: Vec<Rest>) {
+    for (ended, rest) in late.into_iter().enumerate() {
+        if ended % TOGETHER == TOGETHER - 1 {
             worker.turns.pass().await;
         }
-        accept::go_on(&worker, rest);
+        match rest.text.is_empty() {
+            true => drop(rest),
+            false => accept::go_on(&worker, rest),
+        }
     }
 }
 
@@ -133,25 +134,26 @@ impl Resting {
             let leaves = rest.text.is_empty() && drain.is_some_and(|span| rest.since + span <= now);
             if rest.due <= now || leaves {
                 let place = u32::try_from(place).unwrap_or(u32::MAX);
-                late.extend(places.leave(place).filter(|rest| !rest.text.is_empty()));
+                late.extend(places.leave(place));
             }
         }
         worker.cells.connections_resting.set(places.resting());
         places.shrink();
         drop(places);
         if !late.is_empty() {
-            drop(runtime::spawn(tell(Rc::clone(worker), late)));
+            drop(runtime::spawn(end(Rc::clone(worker), late)));
         }
         self.give_back(worker);
     }
 }
 
 impl Resting {
-    /// Give memory back when a crowd has come to rest, or some have and nobody else does.
+    /// Give memory back when a crowd has come to rest and nobody else does: for some milliseconds
+    /// the C library is at it, and everybody waits.
     fn give_back(&self, worker: &Worker) {
         let (rested, before) = (self.rested.get(), self.rested_before.get());
         self.rested_before.set(rested);
-        if rested >= CROWD || rested >= SOME && rested == before {
+        if rested >= CROWD && rested == before {
             self.rested.set(0);
             worker.buffers.release();
             sys::trim();

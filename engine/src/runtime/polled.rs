@@ -15,7 +15,7 @@ use std::task::{Context, Poll, Waker, ready};
 
 use rustix::event::epoll::{self, Event, EventData, EventFlags};
 use rustix::io::Errno;
-use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType};
+use rustix::net::{AddressFamily, RecvFlags, SocketFlags, SocketType};
 
 use super::SPARE;
 use super::readiness::Instance;
@@ -244,18 +244,6 @@ impl Polled {
         unsafe { buffer.set_len(held + n) };
         if n < room {
             self.forget_unless_marked();
-        }
-        Poll::Ready(Ok(n))
-    }
-
-    /// Send what there is room for.
-    pub(super) fn poll_send(&self, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
-        let sent = self.poll_call(Direction::Write, cx, || {
-            rustix::net::send(&self.fd, bytes, SendFlags::NOSIGNAL)
-        });
-        let n = ready!(sent)?;
-        if n < bytes.len() {
-            self.forget(Direction::Write);
         }
         Poll::Ready(Ok(n))
     }

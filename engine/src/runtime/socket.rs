@@ -10,9 +10,10 @@ use std::rc::Rc;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
-use monoio::buf::IoBuf;
 use monoio::io::{AsyncWriteRent, OwnedReadHalf};
 use monoio::net::TcpStream;
+use rustix::io::Errno;
+use rustix::net::{RecvFlags, SendFlags};
 
 use super::Driver;
 use super::polled::{Direction, Polled, Polls};
@@ -219,32 +220,28 @@ impl fmt::Debug for Reader {
 }
 
 impl Writer {
-    /// Send `bytes[from..]`, all of it. `waits` is told whenever the peer is to take something, so
-    /// that a slow peer can be told from one that takes nothing.
+    /// Send all of `bytes`, by direct calls: what is sent is copied at once, and a ring would only be
+    /// told to make the same call later. `waits` is told whenever the peer is to take something
+    /// first, so that a slow peer can be told from one that takes nothing.
     pub(crate) async fn write_all(
         &mut self,
-        mut bytes: Vec<u8>,
-        mut from: usize,
+        mut bytes: &[u8],
         waits: impl Fn(),
-    ) -> (io::Result<()>, Vec<u8>) {
-        while from < bytes.len() {
-            waits();
-            let result = match &self.stream {
-                Stream::Driver(tcp) => {
-                    let (result, part) = driven(tcp).write(bytes.slice(from..)).await;
-                    bytes = part.into_inner();
-                    result
-                }
-                Stream::Polled(polled) => poll_fn(|cx| polled.poll_send(cx, &bytes[from..])).await,
-            };
-            match result {
-                Ok(0) => return (Err(io::ErrorKind::WriteZero.into()), bytes),
-                Ok(n) => from += n,
-                Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
-                Err(e) => return (Err(e), bytes),
+    ) -> io::Result<()> {
+        while !bytes.is_empty() {
+            match self.stream.send(bytes) {
+                Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
+                Ok(n) if n == bytes.len() => return Ok(()),
+                Ok(n) => bytes = &bytes[n..],
+                Err(Errno::INTR) => continue,
+                Err(Errno::AGAIN) => {}
+                Err(e) => return Err(e.into()),
             }
+            self.stream.waits(Direction::Write);
+            waits();
+            self.stream.ready(Direction::Write).await;
         }
-        (Ok(()), bytes)
+        Ok(())
     }
 
     /// Say that no more comes; what was written is still delivered.
@@ -283,6 +280,11 @@ impl Stream {
             Direction::Read => tcp.readable(false).await,
             Direction::Write => tcp.writable(false).await,
         };
+    }
+
+    /// What there is room for, without waiting.
+    fn send(&self, bytes: &[u8]) -> Result<usize, Errno> {
+        rustix::net::send(self, bytes, SendFlags::NOSIGNAL | SendFlags::DONTWAIT)
     }
 
     /// A call made directly has found it not ready.
@@ -329,7 +331,7 @@ impl Shutter {
 
     /// Whether something is there to be read; an end is not.
     pub(crate) fn has_unread(&self) -> bool {
-        let look = rustix::net::RecvFlags::PEEK | rustix::net::RecvFlags::DONTWAIT;
+        let look = RecvFlags::PEEK | RecvFlags::DONTWAIT;
         let seen = rustix::net::recv(self.descriptor(), &mut [0_u8; 1], look);
         matches!(seen, Ok((_, 1..)))
     }
@@ -344,9 +346,9 @@ impl Shutter {
     /// Whether nothing is there to be read, by asking the kernel: with some rings a completion
     /// comes later than what came after it.
     pub(crate) fn is_silent(&self) -> bool {
-        let look = rustix::net::RecvFlags::PEEK | rustix::net::RecvFlags::DONTWAIT;
+        let look = RecvFlags::PEEK | RecvFlags::DONTWAIT;
         let seen = rustix::net::recv(self.descriptor(), &mut [0_u8; 1], look);
-        matches!(seen, Err(rustix::io::Errno::AGAIN))
+        matches!(seen, Err(Errno::AGAIN))
     }
 
     fn descriptor(&self) -> BorrowedFd<'_> {
@@ -357,17 +359,17 @@ impl Shutter {
 
 /// Whether nothing can be read from this socket any more.
 pub(crate) fn has_ended(descriptor: &OwnedFd) -> bool {
-    let look = rustix::net::RecvFlags::PEEK | rustix::net::RecvFlags::DONTWAIT;
+    let look = RecvFlags::PEEK | RecvFlags::DONTWAIT;
     match rustix::net::recv(descriptor, &mut [0_u8; 1], look) {
         Ok((_, n)) => n == 0,
-        Err(rustix::io::Errno::AGAIN | rustix::io::Errno::INTR) => false,
+        Err(Errno::AGAIN | Errno::INTR) => false,
         Err(_) => true,
     }
 }
 
 /// Whether a read failed because it was to be given up.
 pub(crate) fn given_up(error: &io::Error) -> bool {
-    error.raw_os_error() == Some(rustix::io::Errno::CANCELED.raw_os_error())
+    error.raw_os_error() == Some(Errno::CANCELED.raw_os_error())
 }
 
 /// A bell that another thread can ring for this worker, without waking cost when it is silent.

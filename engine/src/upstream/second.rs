@@ -95,8 +95,9 @@ async fn run(
     let Some(mut writer) = connection.writer.take() else { return Err(Failure::Broken) };
     let watch = Rc::clone(&connection.watch);
     let watched = || watch.set(worker.now_cached().at, call.idle, Until::Both);
-    let (_, buffer) = writer.write_all(request, 0, watched).await;
-    worker.buffers.give(buffer);
+    // What the upstream said before it closed may still be there to be read.
+    let _ = writer.write_all(&request, watched).await;
+    worker.buffers.give(request);
     connection.writer = Some(writer);
     let asked = worker.now().at;
     watch.set(asked, call.first_byte.min(call.deadline.since(asked)), Until::Both);

@@ -123,7 +123,7 @@ impl Sending {
             let from = self.encoder.frame(&mut buffer, HEADROOM, trailers);
             let Self { worker, watch, idle, .. } = self;
             let watched = || watch.set(worker.now_cached().at, *idle, Until::Both);
-            let (result, buffer) = writer.write_all(buffer, from, watched).await;
+            let result = writer.write_all(&buffer[from..], watched).await;
             // From here on it is for who awaits this.
             watch.clear();
             if result.is_err() {

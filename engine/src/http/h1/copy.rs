@@ -64,7 +64,7 @@ impl Connection {
         });
         let (now, mut rest) = body.split_at(body.len().min(out.capacity() - out.len()));
         out.extend_from_slice(now);
-        let mut sent = self.send(out, 0).await;
+        let mut sent = self.send(out).await;
         let worker = Rc::clone(&self.worker);
         let mut share = Share::default();
         while sent && !rest.is_empty() {
@@ -72,7 +72,7 @@ impl Connection {
             let (now, after) = rest.split_at(rest.len().min(out.capacity()));
             out.extend_from_slice(now);
             rest = after;
-            sent = self.send(out, 0).await;
+            sent = self.send(out).await;
             share.spend(&worker.turns, now.len() as u64).await;
         }
         if sent {

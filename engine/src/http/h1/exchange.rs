@@ -145,7 +145,7 @@ impl Exchange for Connection {
         }
         let mut out = self.worker.buffers.small();
         write::interim(&mut out, text, head);
-        self.send(out, 0).await
+        self.send(out).await
     }
 
     async fn relay(
@@ -196,7 +196,7 @@ impl Exchange for Connection {
             body::end_chunks(&mut out, response.trailers());
         }
         let mut finish = Finish::Whole;
-        if !self.send(out, 0).await {
+        if !self.send(out).await {
             (bytes, finish) = (0, Finish::ClientGone);
         } else if !response.done() {
             let (more, how) = self.stream(&mut response, encoder, recorder).await;
@@ -234,7 +234,7 @@ impl Exchange for Connection {
         let mut out = self.worker.buffers.small();
         answer::write(&mut out, page, &extras, bodiless);
         let bytes = if bodiless { 0 } else { page.body.bytes().len() as u64 };
-        if self.send(out, 0).await {
+        if self.send(out).await {
             Sent { status: Some(page.status), bytes, finish: Finish::Whole }
         } else {
             self.closing = true;
@@ -310,7 +310,7 @@ impl Connection {
             }
             let trailers = if last { Some(response.trailers()) } else { None };
             let from = encoder.frame(&mut buffer, HEADROOM, trailers);
-            let (sent, buffer) = self.write(buffer, from).await;
+            let sent = self.write(&buffer[from..]).await;
             spare = Some(buffer);
             if !sent {
                 break Finish::ClientGone;

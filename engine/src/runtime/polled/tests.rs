@@ -1,6 +1,6 @@
 //! What is remembered of a socket's readiness, with events taken by hand.
 
-use std::io::{Read, Write};
+use std::io::Write;
 use std::net::{Shutdown, TcpListener, TcpStream};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -122,7 +122,7 @@ fn what_stands_behind_an_urgent_mark_is_read_though_the_mark_made_a_read_short()
     by_hand(|polls| async move {
         let (mut client, polled) = pair(&polls);
         client.write_all(b"a").unwrap();
-        rustix::net::send(&client, b"!", SendFlags::OOB).unwrap();
+        rustix::net::send(&client, b"!", rustix::net::SendFlags::OOB).unwrap();
         client.write_all(b"c").unwrap();
         told(&polled, READABLE | MARKED);
         assert_eq!(read_some(&polled).unwrap(), b"a");
@@ -166,27 +166,6 @@ fn a_read_is_given_up_though_its_socket_was_taken_for_readable() {
         rustix::net::recv(&polled, &mut [0; 8], RecvFlags::empty()).unwrap();
         polled.change(|watched| watched.state |= GIVEN_UP);
         assert!(given_up(&read(&polled, &count).unwrap().unwrap_err()));
-    });
-}
-
-#[test]
-fn a_send_that_was_not_taken_whole_is_the_last_until_there_is_room() {
-    by_hand(|polls| async move {
-        let (mut client, polled) = pair(&polls);
-        told(&polled, WRITABLE);
-        let count = Arc::new(Count::default());
-        let waker = Waker::from(Arc::clone(&count));
-        let cx = &mut Context::from_waker(&waker);
-        let bytes = vec![0; 1 << 20];
-        let mut sent = 0;
-        while let Poll::Ready(n) = polled.poll_send(cx, &bytes) {
-            sent += n.unwrap();
-        }
-        assert_eq!((state(&polled) & WRITABLE, count.0.load(Ordering::Relaxed)), (0, 0));
-        client.read_exact(&mut vec![0; sent]).unwrap();
-        told(&polled, WRITABLE);
-        assert_eq!(count.0.load(Ordering::Relaxed), 1);
-        assert!(polled.poll_send(cx, b"more").is_ready());
     });
 }
 

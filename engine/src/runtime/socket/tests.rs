@@ -59,9 +59,33 @@ fn shutting_wakes_a_pending_write() {
         let (client, mut socket) = accepted(driver).await;
         drop(spawn_shut(socket.shutter.clone()));
         // More than both socket buffers hold, and a client that never reads.
-        let (result, _) = socket.writer.write_all(vec![0; 64 << 20], 0, || ()).await;
+        let result = socket.writer.write_all(&vec![0; 64 << 20], || ()).await;
         assert!(result.is_err(), "{driver:?}");
         drop(client);
+    });
+}
+
+#[test]
+fn a_write_waits_only_when_there_is_no_room_and_then_once_for_each_time() {
+    on_every_driver(|driver| async move {
+        let (mut client, mut socket) = accepted(driver).await;
+        let waits = std::cell::Cell::new(0_u32);
+        let count = || waits.set(waits.get() + 1);
+        socket.writer.write_all(b"small", count).await.unwrap();
+        assert_eq!(waits.get(), 0, "{driver:?}");
+        client.read_exact(&mut [0; 5]).unwrap();
+        // More than both socket buffers hold, taken by one who reads as fast as it comes.
+        let large: Vec<u8> = (0..32_u32 << 20).map(|i| (i % 251) as u8).collect();
+        let expected = large.clone();
+        let thread = std::thread::spawn(move || {
+            let mut got = vec![0; expected.len()];
+            client.read_exact(&mut got).unwrap();
+            got == expected
+        });
+        socket.writer.write_all(&large, count).await.unwrap();
+        assert!(thread.join().unwrap(), "{driver:?}: not what was sent");
+        // Each time for a good part of a buffer, not for every few bytes.
+        assert!((1..2000).contains(&waits.get()), "{driver:?}: {}", waits.get());
     });
 }
 
@@ -98,8 +122,7 @@ fn connections_that_wait_when_accepting_stops_are_not_lost() {
         let mut waiting = 0;
         while let Some((mut socket, _)) = listener.accept_waiting() {
             waiting += 1;
-            let (result, _) = socket.writer.write_all(b"hello".to_vec(), 0, || ()).await;
-            result.unwrap();
+            socket.writer.write_all(b"hello", || ()).await.unwrap();
         }
         assert_eq!(waiting, 3, "{driver:?}");
         for client in &mut clients {
@@ -127,8 +150,7 @@ fn a_bell_rings_across_threads() {
 fn bytes_written_arrive_in_order() {
     on_every_driver(|driver| async move {
         let (mut client, mut socket) = accepted(driver).await;
-        let (result, _) = socket.writer.write_all(b"xxhello".to_vec(), 2, || ()).await;
-        result.unwrap();
+        socket.writer.write_all(b"hello", || ()).await.unwrap();
         socket.writer.finish().await;
         let mut got = String::new();
         client.read_to_string(&mut got).unwrap();
