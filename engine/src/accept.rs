@@ -14,17 +14,19 @@ use crate::worker::Worker;
 /// only spin.
 const BREATHER: Duration = Duration::from_millis(20);
 
-/// A new connection takes so much of the listener's turn: thousands may wait at once.
+/// A new connection takes so much of a listener's turn: thousands may wait at once.
 const WELCOME: u64 = 4 * 1024;
 
 /// Accept until the worker is told to stop.
 pub(crate) async fn accept(worker: Rc<Worker>, listener: Rc<Listener>) {
     let mut share = Share::default();
+    // As many as accept at once have their turns at once.
+    let welcomes = WELCOME * listener.accepts() as u64;
     loop {
         match listener.accept(&worker.stop).await {
             Ok(Some((socket, peer))) => {
                 welcome(&worker, socket, peer);
-                share.spend(&worker.turns, WELCOME).await;
+                share.spend(&worker.turns, welcomes).await;
             }
             Ok(None) => {
                 while let Some((socket, peer)) = listener.accept_waiting() {

@@ -23,7 +23,7 @@ use crate::accept;
 use crate::clock::Clock;
 use crate::observe::cells::Cells;
 use crate::observe::journal::JournalSender;
-use crate::runtime::{self, Bell, Driver, Fallen, Listener, Readiness, Wanted};
+use crate::runtime::{self, Bell, Chime, Driver, Fallen, Listener, Readiness, Wanted};
 
 use descriptors::Share;
 pub(crate) use state::{Current, Worker};
@@ -212,12 +212,10 @@ fn begin(seat: Seat, driver: Driver) -> std::io::Result<(Rc<Worker>, Vec<Errand>
             resting.resting.wake(&resting, &mut tokens);
         }
     }));
-    let mut next = worker.turns.start(driver)?;
+    let chime = Chime::new(driver)?;
     let turning = Rc::clone(&worker);
     errands.push(runtime::supervised(async move {
-        while next.rung().await {
-            turning.turns.go_round();
-        }
+        turning.turns.run(chime).await;
         std::future::pending().await
     }));
     let told = Rc::clone(&worker);

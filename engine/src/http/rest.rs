@@ -32,6 +32,9 @@ const TOGETHER: usize = 8;
 /// to be worth a look.
 const CROWD: usize = 64;
 
+/// And not again before so much time has passed.
+const GIVE_BACK_EVERY: Duration = Duration::from_secs(10);
+
 /// All connections of one worker that are at rest.
 #[derive(Debug, Default)]
 pub(crate) struct Resting {
@@ -41,6 +44,7 @@ pub(crate) struct Resting {
     /// Since freed memory was last given back; and as of the last look.
     rested: Cell<usize>,
     rested_before: Cell<usize>,
+    given_back: Cell<Option<Instant>>,
 }
 
 #[derive(Debug, Default)]
@@ -143,17 +147,19 @@ impl Resting {
         if !late.is_empty() {
             drop(runtime::spawn(end(Rc::clone(worker), late)));
         }
-        self.give_back(worker);
+        self.give_back(worker, now);
     }
 }
 
 impl Resting {
-    /// Give memory back when a crowd has come to rest and nobody else does: for some milliseconds
-    /// the C library is at it, and everybody waits.
-    fn give_back(&self, worker: &Worker) {
+    /// Give memory back when a crowd has come to rest and nobody else does. Everybody waits for the
+    /// C library meanwhile: some 2 µs for each connection that has come to rest.
+    fn give_back(&self, worker: &Worker, now: Instant) {
         let (rested, before) = (self.rested.get(), self.rested_before.get());
         self.rested_before.set(rested);
-        if rested >= CROWD && rested == before {
+        let soon = self.given_back.get().is_some_and(|last| now < last + GIVE_BACK_EVERY);
+        if rested >= CROWD && rested == before && !soon {
+            self.given_back.set(Some(now));
             self.rested.set(0);
             worker.buffers.release();
             sys::trim();

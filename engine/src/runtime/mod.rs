@@ -22,4 +22,4 @@ pub(crate) use socket::{
 };
 pub(crate) use splice::{Duct, End, Flow, Pipes};
 pub(crate) use task::{Sleep, Task, caught, first, sleep, spawn, supervised, within};
-pub(crate) use turn::{Share, Turns};
+pub(crate) use turn::{Chime, Share, Turns};

@@ -204,6 +204,7 @@ impl Reader {
     }
 
     /// Arm and wait.
+    #[cfg(test)]
     pub(crate) async fn read(&mut self, buffer: Vec<u8>) -> (io::Result<usize>, Vec<u8>) {
         self.arm(buffer);
         self.armed_read().await
@@ -387,10 +388,22 @@ impl Bell {
         Ok(Self { reader: Reader { half, stream: None } })
     }
 
+    /// Hear it from here on.
+    pub(super) fn listen(&mut self, cx: &mut Context<'_>) {
+        if !self.reader.armed() {
+            self.reader.arm(Vec::with_capacity(SPARE + 64));
+            // What it brings at once is that the other end is gone, which the next one brings too.
+            let _ = self.reader.poll_read(cx);
+        }
+    }
+
     /// Wait until it was rung; any number of rings since the last time count as one. False: the
     /// other end is gone.
     pub(crate) async fn rung(&mut self) -> bool {
-        let (result, _) = self.reader.read(Vec::with_capacity(SPARE + 64)).await;
+        if !self.reader.armed() {
+            self.reader.arm(Vec::with_capacity(SPARE + 64));
+        }
+        let (result, _) = self.reader.armed_read().await;
         matches!(result, Ok(n) if n > 0)
     }
 }
