@@ -1,5 +1,7 @@
 //! Connections that say nothing cost next to nothing, and nobody notices.
 
+use std::io::Write;
+use std::net::TcpStream;
 use std::time::{Duration, Instant};
 
 use sluice_tests::{Config, Origin, Signal, Sluice};
@@ -61,6 +63,40 @@ fn a_head_that_rests_too_long_is_408_in_time() {
     // One that has said nothing is told nothing.
     silent.expect_close();
     assert_eq!(sluice.client().get("/a").status(), 200);
+}
+
+#[test]
+fn who_asks_while_hundreds_are_told_that_their_time_is_up_does_not_wait_for_them() {
+    const CROWD: u32 = 400;
+    let origin = Origin::ok("hello");
+    let config = Config::to(&[origin.addr()]).server("header_timeout = \"1500ms\"");
+    let sluice = Sluice::start(config);
+    let mut client = sluice.client();
+    assert_eq!(client.get("/a").text(), "hello");
+    let is_told = |stream: &&TcpStream| stream.peek(&mut [0]).is_ok();
+    // A test whose own turn comes late may see nobody left; not every time.
+    let told = (0..3).map(|_| {
+        let crowd: Vec<_> = (0..CROWD)
+            .map(|_| {
+                let mut stream = TcpStream::connect(sluice.addr()).unwrap();
+                stream.write_all(b"GET /a HTTP/1.1\r\nHo").unwrap();
+                stream.set_nonblocking(true).unwrap();
+                stream
+            })
+            .collect();
+        let late = Instant::now() + Duration::from_secs(20);
+        while !crowd.iter().any(|stream| is_told(&stream)) {
+            assert!(Instant::now() < late, "nobody is told");
+        }
+        assert_eq!(client.get("/a").text(), "hello");
+        let told = crowd.iter().filter(is_told).count();
+        while crowd.iter().filter(is_told).count() < crowd.len() {
+            assert!(Instant::now() < late, "not all are told");
+        }
+        told
+    });
+    let told: Vec<_> = told.collect();
+    assert!(told.iter().any(|told| *told < CROWD as usize / 2), "{told:?} were told before it");
 }
 
 #[test]
