@@ -3,7 +3,7 @@
 use sluice_policy::facts::Body;
 
 use super::{BodyState, Connection};
-use crate::buffer::HEADROOM;
+use crate::buffer::{Buffers, HEADROOM, SMALL};
 use crate::http::parse::{self, BadHead, Scan, Scanned};
 use crate::http::rest::REST_AFTER;
 use crate::http::write::Passport;
@@ -113,12 +113,8 @@ impl Connection {
         // Armed already: to notice that the client leaves, into a buffer of its own.
         let apart = reader.armed();
         if !apart {
-            let mut text = std::mem::take(&mut self.head.text);
-            if text.capacity() == 0 {
-                text = self.worker.buffers.small();
-            }
-            text.reserve(SPARE + 1);
-            reader.arm(text);
+            let text = std::mem::take(&mut self.head.text);
+            reader.arm(room_for_more(text, &self.worker.buffers));
         }
         let (result, buffer) = reader.armed_read().await;
         let came = match result {
@@ -171,6 +167,30 @@ impl Connection {
         Arrival::Head
     }
 }
+
+/// The text with room behind it. A head that comes in pieces may never end, and waits for the next in
+/// a buffer as small as it is itself.
+fn room_for_more(mut text: Vec<u8>, buffers: &Buffers) -> Vec<u8> {
+    match (text.len(), text.capacity()) {
+        (0, 0) => buffers.small(),
+        (1..AMPLE, SMALL) => {
+            let mut piece = Vec::with_capacity(text.len() + PIECE.max(text.len()) + SPARE);
+            piece.extend_from_slice(&text);
+            buffers.give(text);
+            piece
+        }
+        _ => {
+            text.reserve(SPARE + 1);
+            text
+        }
+    }
+}
+
+/// The least room for the next piece of a head.
+const PIECE: usize = 256;
+
+/// A head so long keeps the buffer that it has.
+const AMPLE: usize = SMALL / 4;
 
 fn bad(status: u16, code: &'static str) -> Arrival {
     Arrival::Bad(BadHead { status, code })
