@@ -34,7 +34,9 @@ impl Connection {
     /// Wait for a whole head and understand it.
     pub(super) async fn arrive(&mut self) -> Arrival {
         let mut scan = Scan::default();
-        if !self.head.text.is_empty() {
+        // Behind what came together more comes: it keeps the buffer that it has.
+        let alone = self.head.text.is_empty();
+        if !alone {
             // Pipelined: it was here before there was anything to wait for.
             self.current = self.worker.current();
         }
@@ -53,7 +55,7 @@ impl Connection {
             }
             let empty = self.head.text.is_empty();
             let Some(until) = self.watch_for_more() else { return bad(408, "request.slow") };
-            let came = self.read_on().await;
+            let came = self.read_on(alone).await;
             // Also when the last bytes came with the deadline: nothing can be read after it.
             if until == Until::Read && self.watch.fired() {
                 return bad(408, "request.slow");
@@ -101,8 +103,8 @@ impl Connection {
         }
     }
 
-    /// Append what comes next to the head's text.
-    async fn read_on(&mut self) -> Came {
+    /// Append what comes next to the head's text. `alone`: nothing was here before that head.
+    async fn read_on(&mut self, alone: bool) -> Came {
         if let Some(ahead) = self.ahead.take() {
             self.append(ahead);
             return Came::Some;
@@ -114,7 +116,7 @@ impl Connection {
         let apart = reader.armed();
         if !apart {
             let text = std::mem::take(&mut self.head.text);
-            reader.arm(room_for_more(text, &self.worker.buffers));
+            reader.arm(room_for_more(text, alone, &self.worker.buffers));
         }
         let (result, buffer) = reader.armed_read().await;
         let came = match result {
@@ -170,10 +172,10 @@ impl Connection {
 
 /// The text with room behind it. A head that comes in pieces may never end, and waits for the next in
 /// a buffer as small as it is itself.
-fn room_for_more(mut text: Vec<u8>, buffers: &Buffers) -> Vec<u8> {
+fn room_for_more(mut text: Vec<u8>, alone: bool, buffers: &Buffers) -> Vec<u8> {
     match (text.len(), text.capacity()) {
         (0, 0) => buffers.small(),
-        (1..AMPLE, SMALL) => {
+        (1..AMPLE, SMALL) if alone => {
             let mut piece = Vec::with_capacity(text.len() + PIECE.max(text.len()) + SPARE);
             piece.extend_from_slice(&text);
             buffers.give(text);
