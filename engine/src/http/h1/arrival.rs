@@ -197,3 +197,31 @@ const AMPLE: usize = SMALL / 4;
 fn bad(status: u16, code: &'static str) -> Arrival {
     Arrival::Bad(BadHead { status, code })
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_head_in_pieces_waits_in_a_buffer_as_small_as_itself_unless_others_were_ahead_of_it() {
+        let buffers = Buffers::default();
+        let held = |length: usize| {
+            let mut text = Vec::with_capacity(SMALL);
+            text.resize(length, b'a');
+            text
+        };
+        let room = |length: usize, alone| room_for_more(held(length), alone, &buffers);
+        assert_eq!(room_for_more(Vec::new(), true, &buffers).capacity(), SMALL);
+        for length in [1, 30, 1000, AMPLE - 1] {
+            let text = room(length, true);
+            assert_eq!(text, held(length));
+            // More than what a read leaves free, and no more than the text again or a piece.
+            let free = text.capacity() - length;
+            assert!(free > SPARE && free <= length.max(PIECE) + SPARE, "{length}: {free}");
+        }
+        assert_eq!(room(30, false).capacity(), SMALL, "more comes behind what came together");
+        assert_eq!(room(AMPLE, true).capacity(), SMALL);
+        let full = room(SMALL, true);
+        assert!(full.capacity() > full.len() + SPARE, "nowhere to read to");
+    }
+}
