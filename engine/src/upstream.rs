@@ -299,7 +299,7 @@ impl<'a, X: Exchange> Attempt<'a, X> {
     }
 
     async fn head(&mut self) -> Headed {
-        self.connection.listen(&self.worker.buffers);
+        self.connection.expect(&self.worker.buffers);
         loop {
             let (result, buffer) = match self.arrived().await {
                 Arrived::Bytes(result, buffer) => (result, buffer),

@@ -7,6 +7,8 @@ use std::future::Future;
 use std::io;
 use std::rc::Rc;
 
+#[cfg(feature = "uring")]
+use super::late::Late;
 use super::polled::Polls;
 use super::spawn;
 
@@ -100,7 +102,13 @@ pub(crate) fn block_on<F: Future>(
                 }));
             }
             #[cfg(feature = "uring")]
-            Ok(Built::Uring(mut runtime)) => return Ok(runtime.block_on(main(driver, fallen))),
+            Ok(Built::Uring(mut runtime, late)) => {
+                return Ok(runtime.block_on(async {
+                    let _reign = late.reign();
+                    drop(spawn(async move { late.run().await }));
+                    main(driver, fallen).await
+                }));
+            }
             Err(e) => fallen.push(Fallen { driver, why: e.to_string() }),
         }
     }
@@ -114,7 +122,7 @@ pub fn available() -> Vec<(&'static str, io::Result<()>)> {
 
 enum Built {
     #[cfg(feature = "uring")]
-    Uring(monoio::Runtime<monoio::time::TimeDriver<monoio::IoUringDriver>>),
+    Uring(monoio::Runtime<monoio::time::TimeDriver<monoio::IoUringDriver>>, Rc<Late>),
     Epoll(monoio::Runtime<monoio::time::TimeDriver<monoio::LegacyDriver>>, Rc<Polls>),
 }
 
@@ -141,12 +149,13 @@ fn build(driver: Driver) -> io::Result<Built> {
             Driver::UringPlain => {}
             Driver::Epoll => return epoll(),
         }
-        monoio::RuntimeBuilder::<monoio::IoUringDriver>::new()
+        let mut runtime = monoio::RuntimeBuilder::<monoio::IoUringDriver>::new()
             .with_entries(RING_ENTRIES)
             .uring_builder(ring)
             .enable_timer()
-            .build()
-            .map(Built::Uring)
+            .build()?;
+        let late = runtime.block_on(async { Late::new() })?;
+        Ok(Built::Uring(runtime, late))
     }
     #[cfg(not(feature = "uring"))]
     match driver {

@@ -4,6 +4,8 @@
 //! A swap to another completion-based runtime is a rewrite of this folder and nothing else.
 
 mod driver;
+#[cfg_attr(not(feature = "uring"), expect(dead_code, reason = "without a ring nothing is late"))]
+mod late;
 mod listener;
 mod polled;
 mod pump;

@@ -17,8 +17,8 @@ use rustix::event::epoll::{self, Event, EventData, EventFlags};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, RecvFlags, SocketFlags, SocketType};
 
-use super::SPARE;
 use super::readiness::Instance;
+use super::socket::{Received, receive};
 
 /// All sockets of one worker.
 #[derive(Debug)]
@@ -233,19 +233,13 @@ impl Polled {
         cx: &mut Context<'_>,
         buffer: &mut Vec<u8>,
     ) -> Poll<io::Result<usize>> {
-        let held = buffer.len();
-        let room = buffer.capacity().saturating_sub(held + SPARE);
-        let spare = &mut buffer.spare_capacity_mut()[..room];
-        let received = self.poll_call(Direction::Read, cx, || {
-            rustix::net::recv(&self.fd, &mut *spare, RecvFlags::empty()).map(|(_, n)| n)
-        });
-        let n = ready!(received)?;
-        // SAFETY: the kernel has written so many bytes behind what was held.
-        unsafe { buffer.set_len(held + n) };
-        if n < room {
+        let received =
+            self.poll_call(Direction::Read, cx, || receive(&self.fd, buffer, RecvFlags::empty()));
+        let Received { bytes, full } = ready!(received)?;
+        if !full {
             self.forget_unless_marked();
         }
-        Poll::Ready(Ok(n))
+        Poll::Ready(Ok(bytes))
     }
 
     /// Wait until a call is worth it.

@@ -136,10 +136,10 @@ impl Socket {
     fn driven(
         fd: RawFd,
         tcp: TcpStream,
-        pump: impl FnOnce(OwnedReadHalf<TcpStream>) -> Pump,
+        pump: impl FnOnce(RawFd, OwnedReadHalf<TcpStream>) -> Pump,
     ) -> Self {
         let tcp = Rc::new(UnsafeCell::new(tcp));
-        let pump = pump(OwnedReadHalf(Rc::clone(&tcp)));
+        let pump = pump(fd, OwnedReadHalf(Rc::clone(&tcp)));
         let (slot, stream) = (Some(pump.slot()), Stream::Driver(tcp));
         Self::of(fd, slot, Half::Pumped(pump), stream)
     }
@@ -175,6 +175,14 @@ impl Reader {
         match &mut self.half {
             Half::Pumped(pump) => pump.arm(buffer),
             Half::Polled(_, wanted) => *wanted = Some(buffer),
+        }
+    }
+
+    /// As [`Self::arm`], for what can be here in a moment, but not yet.
+    pub(crate) fn arm_late(&mut self, buffer: Vec<u8>) {
+        match &mut self.half {
+            Half::Pumped(pump) => pump.arm_late(buffer),
+            Half::Polled(..) => self.arm(buffer),
         }
     }
 
@@ -305,6 +313,28 @@ impl AsFd for Stream {
     }
 }
 
+/// What a call has received.
+pub(super) struct Received {
+    pub(super) bytes: usize,
+    /// There may be more.
+    pub(super) full: bool,
+}
+
+/// Receive behind what `buffer` holds, and leave [`SPARE`] bytes free.
+pub(super) fn receive(
+    from: impl AsFd,
+    buffer: &mut Vec<u8>,
+    flags: RecvFlags,
+) -> Result<Received, Errno> {
+    let held = buffer.len();
+    let room = buffer.capacity().saturating_sub(held + SPARE);
+    let spare = &mut buffer.spare_capacity_mut()[..room];
+    let (_, bytes) = rustix::net::recv(from, spare, flags)?;
+    // SAFETY: the kernel has written so many bytes behind what was held.
+    unsafe { buffer.set_len(held + bytes) };
+    Ok(Received { bytes, full: bytes == room })
+}
+
 impl Shutter {
     pub(crate) fn shut(&self, how: Shutdown) {
         let how = match how {
@@ -348,7 +378,7 @@ impl Shutter {
         matches!(seen, Err(Errno::AGAIN))
     }
 
-    fn descriptor(&self) -> BorrowedFd<'_> {
+    pub(super) fn descriptor(&self) -> BorrowedFd<'_> {
         // SAFETY: `stream` keeps the descriptor open for as long as this value lives.
         unsafe { BorrowedFd::borrow_raw(self.fd) }
     }
@@ -380,7 +410,8 @@ impl Bell {
     /// When the descriptor can't be registered with the driver.
     pub(crate) fn new(end: std::os::unix::net::UnixStream, driver: Driver) -> io::Result<Self> {
         end.set_nonblocking(driver == Driver::Epoll)?;
-        let half = Half::Pumped(Pump::new(monoio::net::UnixStream::from_std(end)?));
+        let fd = end.as_raw_fd();
+        let half = Half::Pumped(Pump::new(fd, monoio::net::UnixStream::from_std(end)?));
         Ok(Self { reader: Reader { half, stream: None } })
     }
 

@@ -141,11 +141,17 @@ impl Connection {
         Err(last)
     }
 
-    /// Have a read waiting. One that waits for a response is best made when the request has been
-    /// sent: a busy worker then finds the response there, and the kernel need not wait for it.
+    /// Have a read waiting, so that an end is heard.
     pub(crate) fn listen(&mut self, buffers: &Buffers) {
         if !self.reader.armed() {
             self.reader.arm(buffer::with_headroom(buffers.small()));
+        }
+    }
+
+    /// Have a read waiting for the response to what has been sent.
+    pub(crate) fn expect(&mut self, buffers: &Buffers) {
+        if !self.reader.armed() {
+            self.reader.arm_late(buffer::with_headroom(buffers.small()));
         }
     }
 

@@ -102,7 +102,7 @@ async fn run(
     let asked = worker.now().at;
     watch.set(asked, call.first_byte.min(call.deadline.since(asked)), Until::Both);
     let mut scan = Scan::default();
-    connection.listen(&worker.buffers);
+    connection.expect(&worker.buffers);
     loop {
         let (result, mut buffer) = poll_fn(|cx| connection.poll_read(cx)).await;
         if !matches!(result, Ok(n) if n > 0) {

@@ -116,7 +116,12 @@ impl Connection {
         let apart = reader.armed();
         if !apart {
             let text = std::mem::take(&mut self.head.text);
-            reader.arm(room_for_more(text, alone, &self.worker.buffers));
+            let buffer = room_for_more(text, alone, &self.worker.buffers);
+            // Who has been answered asks again soon, or not for long.
+            match self.first {
+                true => reader.arm(buffer),
+                false => reader.arm_late(buffer),
+            }
         }
         let (result, buffer) = reader.armed_read().await;
         let came = match result {

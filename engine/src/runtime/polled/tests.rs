@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::Wake;
 
 use super::*;
-use crate::runtime::{Driver, Wanted, block_on, given_up, spawn};
+use crate::runtime::{Driver, SPARE, Wanted, block_on, given_up, spawn};
 
 /// Sockets that nobody but the test tells of events.
 fn by_hand<F: Future<Output = ()>>(test: impl FnOnce(Rc<Polls>) -> F) {
