@@ -27,9 +27,8 @@ fn with_few_reads_in_a_turn_none_is_late_but_those_that_tell() {
 #[test]
 fn a_crowd_in_the_turn_of_the_one_that_tells_opens_and_calm_turns_close() {
     for crowd in 1..CROWD * 2 {
-        let mut gate = Gate::default();
         // Those before it, and in other turns, are not of the crowd.
-        gate.until_told = 3;
+        let mut gate = Gate { until_told: 3, ..Gate::default() };
         assert!(!gate.ask() && !gate.ask() && !gate.ask());
         assert!(gate.ask(), "it tells");
         for _ in 1..crowd {
@@ -148,10 +147,10 @@ fn late_reads_bring_what_is_there_what_comes_later_and_an_end() {
             let mut pairs = pairs(driver, 9).await;
             be_busy();
             let mut reads = Vec::new();
-            for (i, pair) in pairs.drain(..).enumerate() {
+            for (i, pair) in (0_u8..).zip(pairs.drain(..)) {
                 let Pair { mut there, here } = pair;
                 if !wait {
-                    there.write_all(&[i as u8; 100]).unwrap();
+                    there.write_all(&[i; 100]).unwrap();
                 }
                 reads.push((there, begin(here)));
             }
@@ -160,12 +159,12 @@ fn late_reads_bring_what_is_there_what_comes_later_and_an_end() {
                 a_turn().await;
                 assert_eq!(late(), 0, "{driver:?}");
             }
-            for (i, (mut there, read)) in reads.into_iter().enumerate() {
+            for (i, (mut there, read)) in (0_u8..).zip(reads) {
                 if wait {
-                    there.write_all(&[i as u8; 100]).unwrap();
+                    there.write_all(&[i; 100]).unwrap();
                 }
                 let (result, buffer, mut here) = read.await;
-                assert_eq!((result.unwrap(), buffer), (100, vec![i as u8; 100]), "{driver:?}");
+                assert_eq!((result.unwrap(), buffer), (100, vec![i; 100]), "{driver:?}");
                 drop(there);
                 be_busy();
                 here.reader.arm_late(Vec::with_capacity(256));
@@ -200,6 +199,25 @@ fn a_look_receives_without_asking_the_ring() {
         let Poll::Ready((result, buffer)) = read else { panic!("{driver:?}: not received") };
         assert_eq!((result.unwrap(), &buffer[..]), (5, &b"hello"[..]), "{driver:?}");
         assert!(!here.reader.armed());
+    });
+}
+
+#[test]
+fn what_is_late_when_nothing_is_to_be_any_more_is_handed_in() {
+    on_every_ring(|driver| async move {
+        for patience in [0, PATIENCE] {
+            let Pair { mut there, here } = pairs(driver, 1).await.remove(0);
+            HERE.with_borrow(|here| {
+                let mut list = here.as_ref().unwrap().list.borrow_mut();
+                list.gate = Gate { patience, open: patience == 0, ..Gate::default() };
+            });
+            let read = begin(here);
+            a_turn().await;
+            assert_eq!(late(), 0);
+            there.write_all(b"hello").unwrap();
+            let (result, buffer, _) = read.await;
+            assert_eq!((result.unwrap(), &buffer[..]), (5, &b"hello"[..]), "{driver:?}");
+        }
     });
 }
 
