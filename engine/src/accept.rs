@@ -5,7 +5,7 @@ use std::pin::Pin;
 use std::rc::Rc;
 use std::time::Duration;
 
-use crate::http::h1::{self, Guest};
+use crate::http::h1::{self, Guest, Left};
 use crate::http::rest::Rest;
 use crate::runtime::{self, Listener, Share, Socket};
 use crate::worker::Worker;
@@ -65,21 +65,26 @@ fn serve(worker: &Rc<Worker>, socket: Socket, guest: Guest) {
     let worker = Rc::clone(worker);
     drop(runtime::spawn(async move {
         worker.tick_clock();
-        if let Some(rest) = watch(&worker, serving).await {
-            worker.resting.take(&worker.cells, rest);
+        match watch(&worker, serving).await {
+            Some(Left::Rest(rest)) => worker.resting.take(&worker.cells, rest),
+            Some(Left::Linger(linger)) => {
+                let lingering = Box::pin(linger.run(Rc::clone(&worker)));
+                watch(&worker, lingering).await;
+            }
+            None => {}
         }
     }));
 }
 
 /// Serve one connection to its end, or its rest. A panic ends that connection and is counted; the
 /// worker and everybody else's connections go on.
-async fn watch<T, F>(worker: &Worker, serving: Pin<Box<F>>) -> Option<T>
+async fn watch<T: Default, F>(worker: &Worker, serving: Pin<Box<F>>) -> T
 where
-    F: Future<Output = Option<T>>,
+    F: Future<Output = T>,
 {
     runtime::caught(serving).await.unwrap_or_else(|_| {
         worker.cells.panics.add(1);
-        None
+        T::default()
     })
 }
 

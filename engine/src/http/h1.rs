@@ -18,13 +18,14 @@ pub(crate) use source::Source;
 
 use super::answer::Page;
 use super::head::Head;
+use super::linger::Linger;
 use super::parse::BadHead;
 use super::rest::Rest;
 use super::write::{Passport, ResponseExtras};
 use super::{ClientFault, Exchange, answer};
 use crate::accept::Ticket;
 use crate::proxy;
-use crate::runtime::{Reader, SPARE, Share, Socket, Writer};
+use crate::runtime::{Reader, Share, Socket, Writer};
 use crate::sweep::{Until, Watch};
 use crate::worker::{Current, Worker};
 
@@ -107,13 +108,6 @@ enum After {
     Linger,
 }
 
-/// After an answer that the client did not wait for, this much of what it still sends is thrown
-/// away before the connection is closed: closing at once would reset it, and the answer with it.
-const LINGER_BYTES: usize = 1 << 20;
-
-/// And no longer than this.
-const LINGER: std::time::Duration = std::time::Duration::from_secs(2);
-
 /// A request that came together with the one before takes so much of its connection's turn.
 const PIPELINED: u64 = 4 * 1024;
 
@@ -121,8 +115,15 @@ const PIPELINED: u64 = 4 * 1024;
 /// connection can be kept.
 const DRAIN_BYTES: u64 = 64 * 1024;
 
-/// Serve a connection to its end, or until it is to rest.
-pub(crate) async fn serve(worker: Rc<Worker>, socket: Socket, guest: Guest) -> Option<Rest> {
+/// What is left of a connection that is served no more, unless it is closed.
+#[derive(Debug)]
+pub(crate) enum Left {
+    Rest(Rest),
+    Linger(Linger),
+}
+
+/// Serve a connection until its end, or until it is to rest.
+pub(crate) async fn serve(worker: Rc<Worker>, socket: Socket, guest: Guest) -> Option<Left> {
     let mut connection = Connection::new(worker, socket, guest);
     let mut share = Share::default();
     loop {
@@ -130,11 +131,10 @@ pub(crate) async fn serve(worker: Rc<Worker>, socket: Socket, guest: Guest) -> O
             Arrival::Head => {}
             Arrival::Bad(bad) => {
                 Box::pin(connection.refuse(bad)).await;
-                Box::pin(connection.linger()).await;
-                return None;
+                return Some(Left::Linger(connection.linger()));
             }
             Arrival::Over => return None,
-            Arrival::Rest => return connection.rest(),
+            Arrival::Rest => return connection.rest().map(Left::Rest),
         }
         connection.first = false;
         let worker = Rc::clone(&connection.worker);
@@ -151,10 +151,7 @@ pub(crate) async fn serve(worker: Rc<Worker>, socket: Socket, guest: Guest) -> O
                 connection.close();
                 return None;
             }
-            After::Linger => {
-                Box::pin(connection.linger()).await;
-                return None;
-            }
+            After::Linger => return Some(Left::Linger(connection.linger())),
         }
     }
 }
@@ -367,28 +364,11 @@ impl Connection {
         self.taking.reset();
     }
 
-    /// Close so that what was sent arrives even if the client is still sending.
-    async fn linger(mut self) {
-        self.writer.finish().await;
-        if self.ended {
-            return;
-        }
-        let Some(mut reader) = self.reader.take() else { return };
-        self.watch.set(self.worker.now_cached().at, LINGER, Until::Both);
-        let mut thrown = 0;
-        let mut buffer = std::mem::take(&mut self.head.text);
-        while thrown < LINGER_BYTES {
-            if !reader.armed() {
-                buffer.clear();
-                buffer.reserve(SPARE + 1);
-                reader.arm(std::mem::take(&mut buffer));
-            }
-            let (result, filled) = reader.armed_read().await;
-            match result {
-                Ok(n) if n > 0 => thrown += n,
-                Ok(_) | Err(_) => return,
-            }
-            buffer = filled;
-        }
+    /// Take the connection apart, down to what it takes to close it so that what was sent arrives
+    /// even if the client is still sending.
+    fn linger(self) -> Linger {
+        let Self { worker, watch, reader, writer, ticket, head, ended, .. } = self;
+        worker.keep(head);
+        Linger { watch, reader: reader.filter(|_| !ended), writer, ticket }
     }
 }

@@ -10,6 +10,7 @@ pub(crate) mod forward;
 pub(crate) mod h1;
 pub(crate) mod head;
 pub(crate) mod limit;
+pub(crate) mod linger;
 pub(crate) mod parse;
 pub(crate) mod rest;
 mod target;
