@@ -119,7 +119,7 @@ const DRAIN_BYTES: u64 = 64 * 1024;
 #[derive(Debug)]
 pub(crate) enum Left {
     Rest(Rest),
-    Linger(Linger),
+    Linger(Box<Linger>),
 }
 
 /// Serve a connection until its end, or until it is to rest.
@@ -366,9 +366,9 @@ impl Connection {
 
     /// Take the connection apart, down to what it takes to close it so that what was sent arrives
     /// even if the client is still sending.
-    fn linger(self) -> Linger {
+    fn linger(self) -> Box<Linger> {
         let Self { worker, watch, reader, writer, ticket, head, ended, .. } = self;
         worker.keep(head);
-        Linger { watch, reader: reader.filter(|_| !ended), writer, ticket }
+        Box::new(Linger { watch, reader: reader.filter(|_| !ended), writer, ticket })
     }
 }

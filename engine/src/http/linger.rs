@@ -31,8 +31,8 @@ pub(crate) struct Linger {
 
 impl Linger {
     /// Say that no more comes, and throw away what does.
-    pub(crate) async fn run(self, worker: Rc<Worker>) {
-        let Self { watch, reader, mut writer, ticket: _ticket } = self;
+    pub(crate) async fn run(self: Box<Self>, worker: Rc<Worker>) {
+        let Self { watch, reader, mut writer, ticket: _ticket } = *self;
         writer.finish().await;
         let Some(mut reader) = reader else { return };
         watch.set(worker.now_cached().at, SPAN, Until::Both);
@@ -54,5 +54,21 @@ impl Linger {
             filled.clear();
             buffer = filled;
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Of the future that it makes.
+    const fn bytes<F>(_: &impl Fn(Box<Linger>, Rc<Worker>) -> F) -> usize {
+        size_of::<F>()
+    }
+
+    #[test]
+    fn thousands_may_linger() {
+        let held = bytes(&Linger::run);
+        assert!(held <= 512, "{held}");
     }
 }

@@ -194,7 +194,7 @@ fn room_for_more(mut text: Vec<u8>, alone: bool, buffers: &Buffers) -> Vec<u8> {
 }
 
 /// The least room for the next piece of a head.
-const PIECE: usize = 256;
+const PIECE: usize = 128;
 
 /// A head so long keeps the buffer that it has.
 const AMPLE: usize = SMALL / 4;
