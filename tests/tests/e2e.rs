@@ -17,6 +17,8 @@ mod balance;
 mod bounds;
 #[path = "e2e/bulk.rs"]
 mod bulk;
+#[path = "e2e/busy.rs"]
+mod busy;
 #[path = "e2e/cache.rs"]
 mod cache;
 #[path = "e2e/ceilings.rs"]

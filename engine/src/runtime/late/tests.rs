@@ -1,3 +1,5 @@
+//! When reads are late, and that a late read is as good as any other.
+
 use std::future::Future;
 use std::mem::ManuallyDrop;
 use std::net::SocketAddr;
