@@ -46,7 +46,7 @@ impl Linger {
             let (result, mut filled) = reader.armed_read().await;
             match result {
                 Ok(n) if n > 0 => thrown += n,
-                Ok(_) | Err(_) => return,
+                Ok(_) | Err(_) => return worker.buffers.give(filled),
             }
             if filled.capacity() < SMALL {
                 filled = worker.buffers.small();
