@@ -61,6 +61,8 @@ mod kernel;
 mod life;
 #[path = "e2e/limits.rs"]
 mod limits;
+#[path = "e2e/lingering.rs"]
+mod lingering;
 #[path = "e2e/names.rs"]
 mod names;
 #[path = "e2e/overload.rs"]

@@ -120,12 +120,13 @@ fn late() -> usize {
     HERE.with_borrow(|here| here.as_ref().map_or(0, |late| late.list.borrow().waiting.len()))
 }
 
+fn set(gate: Gate) {
+    HERE.with_borrow(|here| here.as_ref().unwrap().list.borrow_mut().gate = gate);
+}
+
 /// Open, whatever the load.
 fn be_busy() {
-    HERE.with_borrow(|here| {
-        let mut list = here.as_ref().unwrap().list.borrow_mut();
-        list.gate = Gate { open: true, ..Gate::default() };
-    });
+    set(Gate { open: true, ..Gate::default() });
 }
 
 /// Begin to read late, and be in the list.
@@ -212,10 +213,7 @@ fn what_is_late_when_nothing_is_to_be_any_more_is_handed_in() {
     on_every_ring(|driver| async move {
         for patience in [0, PATIENCE] {
             let Pair { mut there, here } = pairs(driver, 1).await.remove(0);
-            HERE.with_borrow(|here| {
-                let mut list = here.as_ref().unwrap().list.borrow_mut();
-                list.gate = Gate { patience, open: patience == 0, ..Gate::default() };
-            });
+            set(Gate { patience, open: patience == 0, ..Gate::default() });
             let read = begin(here);
             none_late().await;
             there.write_all(b"hello").unwrap();
