@@ -15,19 +15,28 @@ use crate::http::parse::{self, Framing, HeadRules, ResponseHead, Scan, Scanned};
 use crate::http::write::{self, Passport, ResponseExtras};
 use crate::ids::Ids;
 
+mod split;
+
+use split::{Split, is_token};
+
 const RULES: HeadRules = HeadRules { fields_max: 100, slashes: EncodedSlashes::Reject };
 
 /// With room for what we add.
 const SENT: HeadRules = HeadRules { fields_max: 120, slashes: EncodedSlashes::Reject };
 
-/// Any split of a request's head gives the same verdict; an accepted head is framed as a plain
-/// reader frames it; what is sent on is accepted, and framed alike.
+/// Any split of a request's head gives the same verdict, and its lines are split as httparse and a
+/// plain reader split them; an accepted head is framed as a plain reader frames it; what is sent on
+/// is accepted, and framed alike.
 ///
 /// # Panics
 /// When that does not hold.
 pub fn http_request(input: &[u8]) {
     let Some((text, end)) = scanned(input) else { return };
+    let split = Split::request(text, end);
+    assert_eq!(split, Split::request_by_httparse(&text[..end]), "as httparse splits it");
+    assert_eq!(split, Split::request_plainly(&text[..end]), "as a plain reader splits it");
     let Some(head) = request(text, end, RULES) else { return };
+    assert_eq!(split.map(|split| split.fields.len()), Some(head.fields.len()));
     let plain = Plain::read(&text[..end]);
     let expected = match (&plain.lengths[..], &plain.codings[..]) {
         ([], []) => Body::Empty,
@@ -72,14 +81,19 @@ pub fn http_chunked(input: &[u8]) {
     assert_eq!((again, consumed), (payload, length));
 }
 
-/// Any split of a response's head gives the same verdict; an accepted head is framed as a plain
-/// reader frames it; what the client gets is accepted, and framed once.
+/// Any split of a response's head gives the same verdict, and its lines are split as httparse and a
+/// plain reader split them; an accepted head is framed as a plain reader frames it; what the client
+/// gets is accepted, and framed once.
 ///
 /// # Panics
 /// When that does not hold.
 pub fn http_response(input: &[u8]) {
     let Some((text, end)) = scanned(input) else { return };
+    let split = Split::response(text, end);
+    assert_eq!(split, Split::response_by_httparse(&text[..end]), "as httparse splits it");
+    assert_eq!(split, Split::response_plainly(&text[..end]), "as a plain reader splits it");
     let Some(head) = response(text, 0, end) else { return };
+    assert_eq!(split.map(|split| split.fields.len()), Some(head.fields.len()));
     let moved = [&[0; HEADROOM][..], text].concat();
     let elsewhere = response(&moved, HEADROOM, HEADROOM + end).expect("the same head");
     assert_eq!((elsewhere.framing, elsewhere.kinds), (head.framing, head.kinds.clone()));
@@ -216,9 +230,7 @@ fn plain_chunks(body: &[u8]) -> Chunked {
         if line.is_empty() {
             return Some((payload, at, body[from..at - 2].to_vec()));
         }
-        let name = &line[..line.iter().position(|b| *b == b':')?];
-        let token = |b: &u8| b.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(b);
-        if name.is_empty() || !name.iter().all(token) {
+        if !is_token(&line[..line.iter().position(|b| *b == b':')?]) {
             return None;
         }
     }

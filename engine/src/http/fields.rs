@@ -32,46 +32,103 @@ pub(crate) enum Known {
 /// Identity that only the gateway may speak of; the operator can name more.
 const IDENTITY_PREFIXES: [&[u8]; 2] = [b"x-user-", b"x-internal-"];
 
+/// A name, and its first and its last eight bytes in lower case.
+struct Name {
+    text: &'static [u8],
+    ends: [u64; 2],
+    known: Known,
+}
+
+impl Name {
+    const fn new(text: &'static [u8], known: Known) -> Self {
+        Self { text, ends: ends(text), known }
+    }
+
+    const fn other(text: &'static [u8], kind: Kind) -> Self {
+        Self::new(text, Known::Other(kind))
+    }
+
+    const fn drop(text: &'static [u8]) -> Self {
+        Self::other(text, Kind::Drop)
+    }
+
+    /// What the ends don't cover.
+    fn has_middle(&self, name: &[u8]) -> bool {
+        name.len() <= 16 || self.text.iter().zip(name).all(|(c, n)| *c == n | 0x20)
+    }
+}
+
+/// With that bit no other byte of a token becomes one of these names' than a letter in upper case.
+const LOWER: u64 = 0x2020_2020_2020_2020;
+
+const fn ends(name: &[u8]) -> [u64; 2] {
+    match (name.first_chunk(), name.last_chunk()) {
+        (Some(first), Some(last)) => {
+            [u64::from_le_bytes(*first) | LOWER, u64::from_le_bytes(*last) | LOWER]
+        }
+        _ => {
+            let (mut word, mut at) = (0, 0);
+            while at < name.len() {
+                word = word << 8 | name[at] as u64;
+                at += 1;
+            }
+            [word | LOWER, 0]
+        }
+    }
+}
+
 /// Names compare without case. `name` must be a token, as the parser has seen to.
 pub(crate) fn known(name: &[u8]) -> Known {
     // The length rules out nearly every field that means nothing here, before any comparison.
-    let candidates: &[(&[u8], Known)] = match name.len() {
-        2 => &[(b"te", Known::Other(Kind::Drop))],
-        4 => &[(b"host", Known::Other(Kind::Host)), (b"date", Known::Other(Kind::Date))],
-        6 => &[(b"expect", Known::Expect)],
-        7 => &[(b"upgrade", Known::Other(Kind::Drop))],
-        9 => &[(b"forwarded", Known::Other(Kind::Forwarded))],
-        10 => &[
-            (b"connection", Known::Connection),
-            (b"user-agent", Known::UserAgent),
-            (b"keep-alive", Known::Other(Kind::Drop)),
-        ],
-        11 => &[
-            (b"traceparent", Known::Other(Kind::TraceParent)),
-            (b"x-tenant-id", Known::Other(Kind::Drop)),
-        ],
-        12 => &[(b"x-request-id", Known::Other(Kind::RequestId))],
-        14 => &[
-            (b"content-length", Known::ContentLength),
-            (b"http2-settings", Known::Other(Kind::Drop)),
-        ],
-        15 => &[(b"x-forwarded-for", Known::Other(Kind::ForwardedFor))],
-        16 => &[
-            (b"x-forwarded-host", Known::Other(Kind::ForwardedHost)),
-            (b"proxy-connection", Known::Other(Kind::Drop)),
-        ],
-        17 => &[
-            (b"transfer-encoding", Known::TransferEncoding),
-            (b"x-forwarded-proto", Known::Other(Kind::ForwardedProto)),
-        ],
-        18 => &[(b"proxy-authenticate", Known::Other(Kind::Drop))],
-        19 => &[(b"proxy-authorization", Known::Other(Kind::Drop))],
+    let candidates: &[Name] = match name.len() {
+        2 => const { &[Name::drop(b"te")] },
+        4 => const { &[Name::other(b"host", Kind::Host), Name::other(b"date", Kind::Date)] },
+        6 => const { &[Name::new(b"expect", Known::Expect)] },
+        7 => const { &[Name::drop(b"upgrade")] },
+        9 => const { &[Name::other(b"forwarded", Kind::Forwarded)] },
+        10 => {
+            const {
+                &[
+                    Name::new(b"connection", Known::Connection),
+                    Name::new(b"user-agent", Known::UserAgent),
+                    Name::drop(b"keep-alive"),
+                ]
+            }
+        }
+        11 => {
+            const { &[Name::other(b"traceparent", Kind::TraceParent), Name::drop(b"x-tenant-id")] }
+        }
+        12 => const { &[Name::other(b"x-request-id", Kind::RequestId)] },
+        14 => {
+            const { &[Name::new(b"content-length", Known::ContentLength), Name::drop(b"http2-settings")] }
+        }
+        15 => const { &[Name::other(b"x-forwarded-for", Kind::ForwardedFor)] },
+        16 => {
+            const {
+                &[
+                    Name::other(b"x-forwarded-host", Kind::ForwardedHost),
+                    Name::drop(b"proxy-connection"),
+                ]
+            }
+        }
+        17 => {
+            const {
+                &[
+                    Name::new(b"transfer-encoding", Known::TransferEncoding),
+                    Name::other(b"x-forwarded-proto", Kind::ForwardedProto),
+                ]
+            }
+        }
+        18 => const { &[Name::drop(b"proxy-authenticate")] },
+        19 => const { &[Name::drop(b"proxy-authorization")] },
         _ => &[],
     };
-    for (candidate, known) in candidates {
-        // Two different tokens never differ in that bit alone, unless it is the case of a letter.
-        if candidate.iter().zip(name).all(|(c, n)| *c == n | 0x20) {
-            return *known;
+    if !candidates.is_empty() {
+        let ends = ends(name);
+        for candidate in candidates {
+            if candidate.ends == ends && candidate.has_middle(name) {
+                return candidate.known;
+            }
         }
     }
     let identity = |prefix: &&[u8]| {
@@ -117,6 +174,35 @@ mod tests {
         ];
         for (name, expected) in table {
             assert_eq!(known(name.as_bytes()), expected, "{name}");
+        }
+    }
+
+    #[test]
+    fn a_name_with_one_other_byte_is_not_known() {
+        let table = [
+            "host",
+            "expect",
+            "upgrade",
+            "forwarded",
+            "user-agent",
+            "traceparent",
+            "x-request-id",
+            "content-length",
+            "x-forwarded-for",
+            "proxy-connection",
+            "transfer-encoding",
+            "proxy-authenticate",
+            "proxy-authorization",
+        ];
+        let plain = Known::Other(Kind::Plain);
+        for name in table {
+            assert_ne!(known(name.as_bytes()), plain, "{name}");
+            assert_eq!(known(name.to_uppercase().as_bytes()), known(name.as_bytes()), "{name}");
+            for at in 0..name.len() {
+                let mut other = name.as_bytes().to_vec();
+                other[at] ^= 1;
+                assert_eq!(known(&other), plain, "{name} with another byte at {at}");
+            }
         }
     }
 }

@@ -1,5 +1,5 @@
 //! HTTP/1 heads, read strictly: what two parsers could read in two ways is refused (RFC 9112
-//! sections 2.2, 3.2, 5, 6.3). httparse splits the text into fields; framing is judged here.
+//! sections 2.2, 3.2, 5, 6.3).
 
 use sluice_config::EncodedSlashes;
 use sluice_policy::facts::Field;
@@ -7,6 +7,8 @@ use sluice_policy::facts::Field;
 use super::fields::{self, Kind};
 use super::head::Span;
 
+mod bytes;
+pub(crate) mod lines;
 mod request;
 mod response;
 
@@ -58,18 +60,16 @@ pub(crate) struct HeadRules {
     pub(crate) slashes: EncodedSlashes,
 }
 
-/// Enough for almost every head, and for any response. A larger table is set up only when needed.
-const FIELDS_USUAL: usize = 256;
-
-/// The most fields that an operator may allow a request.
-const FIELDS_MAX: usize = 1000;
-
 impl Scan {
     /// Look at what has come since the last call.
-    pub(crate) fn run(&mut self, bytes: &[u8]) -> Scanned {
-        for offset in memchr::memchr_iter(b'\n', bytes.get(self.at..).unwrap_or_default()) {
-            let lf = self.at + offset;
-            if lf == 0 || bytes[lf - 1] != b'\r' {
+    pub(crate) fn run(&mut self, text: &[u8]) -> Scanned {
+        loop {
+            let lf = bytes::find::<bytes::LineFeed>(text, self.at);
+            if lf >= text.len() {
+                self.at = lf;
+                return Scanned::More;
+            }
+            if lf == 0 || text[lf - 1] != b'\r' {
                 return Scanned::BareLf;
             }
             if lf - 1 == self.line {
@@ -80,9 +80,8 @@ impl Scan {
                 self.start = lf + 1;
             }
             self.line = lf + 1;
+            self.at = lf + 1;
         }
-        self.at = bytes.len();
-        Scanned::More
     }
 }
 
@@ -168,16 +167,6 @@ fn drop_nominated(fields: &[Field], kinds: &mut [Kind], text: &[u8]) {
             }
         }
     }
-}
-
-/// Where `part` lies in `whole`, which it was cut from.
-fn span(whole: &[u8], part: &[u8]) -> Span {
-    let from = (part.as_ptr() as usize).wrapping_sub(whole.as_ptr() as usize);
-    debug_assert!(part.is_empty() || from + part.len() <= whole.len());
-    if part.is_empty() {
-        return (0, 0);
-    }
-    (offset(from), offset(from + part.len()))
 }
 
 /// Heads are bounded far below 4 GiB.

@@ -1,12 +1,11 @@
 //! Request heads: the request line, the host, the body's framing.
 
-use std::mem::MaybeUninit;
-
 use sluice_policy::facts::{Body, Field};
 
+use super::lines::{BadLine, Lines, RequestLine};
 use super::{
-    BadHead, FIELDS_MAX, FIELDS_USUAL, HeadRules, Notes, bad, content_length, drop_nominated,
-    note_connection, range, span, transfer_encoding,
+    BadHead, HeadRules, Notes, bad, content_length, drop_nominated, note_connection, offset, range,
+    transfer_encoding,
 };
 use crate::http::fields::{self, Kind, Known};
 use crate::http::head::{Head, Version};
@@ -16,7 +15,7 @@ use crate::http::target::{self, BadPath, Form};
 pub(crate) fn request(head: &mut Head, end: usize, rules: HeadRules) -> Result<(), BadHead> {
     head.end = end;
     let text = std::mem::take(&mut head.text);
-    let judged = judge(head, text.get(..end).unwrap_or_default(), rules);
+    let judged = judge(head, &text, rules);
     head.text = text;
     judged
 }
@@ -33,60 +32,25 @@ fn judge(head: &mut Head, text: &[u8], rules: HeadRules) -> Result<(), BadHead> 
     Ok(())
 }
 
-fn read_request(head: &mut Head, text: &[u8], rules: HeadRules) -> Result<Notes, BadHead> {
-    match read_fields::<FIELDS_USUAL>(head, text, rules) {
-        Err(TooMany) if rules.fields_max > FIELDS_USUAL => {
-            read_fields::<FIELDS_MAX>(head, text, rules).unwrap_or(Err(TOO_MANY_FIELDS))
-        }
-        read => read.unwrap_or(Err(TOO_MANY_FIELDS)),
-    }
-}
-
-/// The fields don't fit.
-struct TooMany;
-
 const TOO_MANY_FIELDS: BadHead = bad(431, "request.fields");
 
-fn read_fields<const N: usize>(
-    head: &mut Head,
-    text: &[u8],
-    rules: HeadRules,
-) -> Result<Result<Notes, BadHead>, TooMany> {
-    let mut slots = [const { MaybeUninit::uninit() }; N];
-    let mut parsed = httparse::Request::new(&mut []);
-    match parsed.parse_with_uninit_headers(text, &mut slots) {
-        Ok(httparse::Status::Complete(n)) if n == text.len() => {
-            Ok(note_request(head, text, &parsed, rules))
-        }
-        Ok(_) => Ok(Err(bad(400, "request.malformed"))),
-        Err(httparse::Error::TooManyHeaders) => Err(TooMany),
-        Err(e) => Ok(Err(refused(e, text))),
-    }
-}
-
-fn note_request(
-    head: &mut Head,
-    text: &[u8],
-    parsed: &httparse::Request<'_, '_>,
-    rules: HeadRules,
-) -> Result<Notes, BadHead> {
-    head.version = match parsed.version {
-        Some(1) => Version::Http11,
-        _ => Version::Http10,
-    };
-    let (method, target) = (parsed.method.unwrap_or_default(), parsed.path.unwrap_or_default());
-    read_target(head, text, method, target)?;
-    if parsed.headers.len() > rules.fields_max {
-        return Err(TOO_MANY_FIELDS);
-    }
+/// `text` may go on behind the head.
+fn read_request(head: &mut Head, text: &[u8], rules: HeadRules) -> Result<Notes, BadHead> {
+    let mut lines = Lines::new(text, 0);
+    let line = lines.request_line()?;
+    head.version = line.version;
+    read_target(head, line)?;
     let mut notes = Notes::default();
-    for field in &*parsed.headers {
+    while let Some(field) = lines.field()? {
+        if head.fields.len() == rules.fields_max {
+            return Err(TOO_MANY_FIELDS);
+        }
         let kind = note_request_field(head, &mut notes, text, field)?;
         head.kinds.push(kind);
-        head.fields.push(Field {
-            name: span(text, field.name.as_bytes()),
-            value: span(text, field.value),
-        });
+        head.fields.push(field);
+    }
+    if lines.at() != head.end {
+        return Err(BadLine::Malformed.into());
     }
     if notes.nominates {
         drop_nominated(&head.fields, &mut head.kinds, text);
@@ -94,31 +58,18 @@ fn note_request(
     Ok(notes)
 }
 
-/// httparse knows two versions; others that look like one deserve 505.
-fn refused(error: httparse::Error, text: &[u8]) -> BadHead {
-    match error {
-        httparse::Error::TooManyHeaders => TOO_MANY_FIELDS,
-        httparse::Error::Version => {
-            let line = text.split(|b| *b == b'\r').find(|line| !line.is_empty());
-            let version = line.and_then(|line| line.rsplit(|b| *b == b' ').next());
-            let known = matches!(version, Some(b"HTTP/1.0" | b"HTTP/1.1"));
-            let is_http = !known && version.is_some_and(|v| {
-                matches!(v, [b'H', b'T', b'T', b'P', b'/', major, b'.', minor]
-                    if major.is_ascii_digit() && minor.is_ascii_digit())
-                    || matches!(v, [b'H', b'T', b'T', b'P', b'/', major] if major.is_ascii_digit())
-            });
-            if is_http { bad(505, "request.version") } else { bad(400, "request.malformed") }
+impl From<BadLine> for BadHead {
+    fn from(line: BadLine) -> Self {
+        match line {
+            BadLine::Malformed => bad(400, "request.malformed"),
+            BadLine::Version => bad(505, "request.version"),
         }
-        httparse::Error::HeaderName
-        | httparse::Error::HeaderValue
-        | httparse::Error::NewLine
-        | httparse::Error::Status
-        | httparse::Error::Token => bad(400, "request.malformed"),
     }
 }
 
 /// RFC 9112 section 3.2: origin form, absolute form, asterisk form.
-fn read_target(head: &mut Head, text: &[u8], method: &str, target: &str) -> Result<(), BadHead> {
+fn read_target(head: &mut Head, line: RequestLine<'_>) -> Result<(), BadHead> {
+    let RequestLine { method, target, target_at, .. } = line;
     if method == "CONNECT" {
         return Err(bad(501, "request.method"));
     }
@@ -128,13 +79,14 @@ fn read_target(head: &mut Head, text: &[u8], method: &str, target: &str) -> Resu
         let scheme = target.get(..7).is_some_and(|s| s.eq_ignore_ascii_case("http://"));
         let rest = target.get(7..).filter(|_| scheme).ok_or(bad(400, "request.target"))?;
         let at = rest.find(['/', '?']).unwrap_or(rest.len());
-        head.authority = Some(span(text, &rest.as_bytes()[..at]));
+        let from = target_at + 7;
+        head.authority = Some((offset(from), offset(from + at)));
         path = &rest[at..];
     }
     let mut path_len = path.len();
     for (at, b) in path.bytes().enumerate() {
         match b {
-            b'#' | 0..=b' ' | 0x7f => return Err(bad(400, "request.target")),
+            b'#' => return Err(bad(400, "request.target")),
             b'?' if path_len == path.len() => path_len = at,
             _ => {}
         }
@@ -147,42 +99,42 @@ fn note_request_field(
     head: &mut Head,
     notes: &mut Notes,
     text: &[u8],
-    field: &httparse::Header<'_>,
+    field: Field,
 ) -> Result<Kind, BadHead> {
-    let kind = match fields::known(field.name.as_bytes()) {
+    let value = || &text[range(field.value)];
+    let kind = match fields::known(&text[range(field.name)]) {
         Known::Connection => {
-            note_connection(notes, field.value);
+            note_connection(notes, value());
             Kind::Drop
         }
         Known::ContentLength => {
-            let length = content_length(field.value).ok_or(bad(400, "request.length"))?;
+            let length = content_length(value()).ok_or(bad(400, "request.length"))?;
             if notes.length.replace(length).is_some() {
                 return Err(bad(400, "request.length"));
             }
             Kind::Plain
         }
         Known::TransferEncoding => {
-            transfer_encoding(field.value, &mut notes.codings)?;
+            transfer_encoding(value(), &mut notes.codings)?;
             Kind::Drop
         }
-        Known::Expect if field.value.eq_ignore_ascii_case(b"100-continue") => {
+        Known::Expect if value().eq_ignore_ascii_case(b"100-continue") => {
             notes.expects = true;
             Kind::Drop
         }
         Known::Expect => return Err(bad(417, "request.expectation")),
         Known::UserAgent => {
-            head.user_agent = Some(span(text, field.value));
+            head.user_agent = Some(field.value);
             Kind::Plain
         }
         Known::Other(kind) => kind,
     };
-    let place = span(text, field.value);
     match kind {
-        Kind::Host if head.host_field.replace(place).is_some() => {
+        Kind::Host if head.host_field.replace(field.value).is_some() => {
             return Err(bad(400, "request.host"));
         }
-        Kind::RequestId => head.request_id = Some(place),
-        Kind::TraceParent => head.traceparent = Some(place),
+        Kind::RequestId => head.request_id = Some(field.value),
+        Kind::TraceParent => head.traceparent = Some(field.value),
         _ => {}
     }
     Ok(kind)

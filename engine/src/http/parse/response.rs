@@ -1,12 +1,11 @@
 //! Response heads: the status line and the body's framing.
 
-use std::mem::MaybeUninit;
-
 use sluice_policy::facts::Field;
 
+use super::lines::{BadLine, Lines};
 use super::{
-    FIELDS_USUAL, Framing, Notes, content_length, drop_nominated, note_connection, offset, range,
-    span, transfer_encoding,
+    Framing, Notes, content_length, drop_nominated, note_connection, offset, range,
+    transfer_encoding,
 };
 use crate::http::fields::{self, Kind, Known};
 use crate::http::head::{Span, Version};
@@ -30,6 +29,15 @@ pub(crate) struct ResponseHead {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct BadResponse;
 
+impl From<BadLine> for BadResponse {
+    fn from(_: BadLine) -> Self {
+        Self
+    }
+}
+
+/// More fields than any response has.
+const FIELDS_MAX: usize = 256;
+
 /// Read the response head at `from..end` of `buffer`, into `head`. Offsets count from the
 /// buffer's start. `to_head`: the request was HEAD.
 pub(crate) fn response(
@@ -41,28 +49,27 @@ pub(crate) fn response(
 ) -> Result<(), BadResponse> {
     head.fields.clear();
     head.kinds.clear();
-    let text = buffer.get(from..end).ok_or(BadResponse)?;
-    let mut slots = [const { MaybeUninit::uninit() }; FIELDS_USUAL];
-    let mut parsed = httparse::Response::new(&mut []);
-    let config = httparse::ParserConfig::default();
-    match config.parse_response_with_uninit_headers(&mut parsed, text, &mut slots) {
-        Ok(httparse::Status::Complete(n)) if n == text.len() => {}
-        Ok(_) | Err(_) => return Err(BadResponse),
+    let mut lines = Lines::new(buffer, from);
+    let line = lines.status_line()?;
+    if !(100..600).contains(&line.status) {
+        return Err(BadResponse);
     }
-    let version = if parsed.version == Some(1) { Version::Http11 } else { Version::Http10 };
-    head.status = parsed.code.filter(|code| (100..600).contains(code)).ok_or(BadResponse)?;
-    head.reason = span(buffer, parsed.reason.unwrap_or_default().as_bytes());
+    head.status = line.status;
+    head.reason = line.reason;
     head.has_date = false;
     head.fields_end = offset(end.saturating_sub(2));
     let mut notes = Notes::default();
-    for field in &*parsed.headers {
-        let kind = note_response_field(&mut notes, field)?;
+    while let Some(field) = lines.field()? {
+        if head.fields.len() == FIELDS_MAX {
+            return Err(BadResponse);
+        }
+        let kind = note_response_field(&mut notes, buffer, field)?;
         head.has_date |= kind == Kind::Date;
         head.kinds.push(kind);
-        head.fields.push(Field {
-            name: span(buffer, field.name.as_bytes()),
-            value: span(buffer, field.value),
-        });
+        head.fields.push(field);
+    }
+    if lines.at() != end {
+        return Err(BadResponse);
     }
     if notes.nominates {
         drop_nominated(&head.fields, &mut head.kinds, buffer);
@@ -71,9 +78,9 @@ pub(crate) fn response(
         // A client might wait for what never comes (RFC 9110 section 8.6).
         drop_length(head, buffer);
     }
-    head.framing = response_framing(head.status, &notes, version, to_head)?;
+    head.framing = response_framing(head.status, &notes, line.version, to_head)?;
     head.keep_alive = head.framing != Framing::Close
-        && match version {
+        && match line.version {
             Version::Http11 => !notes.close,
             Version::Http10 => notes.keep_alive && !notes.close,
         };
@@ -90,27 +97,29 @@ fn drop_length(head: &mut ResponseHead, buffer: &[u8]) {
 
 fn note_response_field(
     notes: &mut Notes,
-    field: &httparse::Header<'_>,
+    buffer: &[u8],
+    field: Field,
 ) -> Result<Kind, BadResponse> {
-    match fields::known(field.name.as_bytes()) {
+    let (name, value) = (&buffer[range(field.name)], || &buffer[range(field.value)]);
+    match fields::known(name) {
         Known::Connection => {
-            note_connection(notes, field.value);
+            note_connection(notes, value());
             Ok(Kind::Drop)
         }
         Known::ContentLength => {
-            let length = content_length(field.value).ok_or(BadResponse)?;
+            let length = content_length(value()).ok_or(BadResponse)?;
             match notes.length.replace(length) {
                 Some(_) => Err(BadResponse),
                 None => Ok(Kind::Plain),
             }
         }
         Known::TransferEncoding => {
-            transfer_encoding(field.value, &mut notes.codings).map_err(|_| BadResponse)?;
+            transfer_encoding(value(), &mut notes.codings).map_err(|_| BadResponse)?;
             Ok(Kind::Drop)
         }
         Known::Other(kind @ (Kind::Drop | Kind::RequestId | Kind::Date)) => {
             // Identity is stripped from clients, not from answers.
-            let identity = field.name.as_bytes().first().is_some_and(|b| b | 0x20 == b'x');
+            let identity = name.first().is_some_and(|b| b | 0x20 == b'x');
             Ok(if identity && kind == Kind::Drop { Kind::Plain } else { kind })
         }
         Known::Expect

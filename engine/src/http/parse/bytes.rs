@@ -1,0 +1,204 @@
+//! Looking at sixteen bytes at once: one bit each, the first byte's the lowest.
+
+/// Marks bytes of a kind.
+pub(super) trait Kind {
+    fn is(byte: u8) -> bool;
+
+    fn marks(bytes: &[u8; 16]) -> u32;
+}
+
+/// The first byte from `at` on that is of a kind; the text's end when there is none.
+#[inline]
+pub(super) fn find<K: Kind>(text: &[u8], mut at: usize) -> usize {
+    while let Some(bytes) = text.get(at..).and_then(<[u8]>::first_chunk) {
+        let marks = K::marks(bytes);
+        if marks != 0 {
+            return at + marks.trailing_zeros() as usize;
+        }
+        at += 16;
+    }
+    match text.last_chunk() {
+        // Those already looked at are shifted out.
+        Some(bytes) => {
+            let seen = (at + 16).saturating_sub(text.len()).min(16);
+            let marks = K::marks(bytes) >> seen;
+            if marks == 0 { text.len() } else { at + marks.trailing_zeros() as usize }
+        }
+        None => {
+            let rest = text.get(at..).unwrap_or_default();
+            at.min(text.len()) + rest.iter().position(|b| K::is(*b)).unwrap_or(rest.len())
+        }
+    }
+}
+
+/// Line feeds.
+pub(super) struct LineFeed;
+
+/// What may not stand in a field's value (RFC 9110 section 5.5), and tabs.
+pub(super) struct Control;
+
+/// What may not stand in a request's target: controls and spaces.
+pub(super) struct Space;
+
+/// What is neither a letter nor a hyphen, as nearly all names are made of.
+pub(super) struct Unusual;
+
+impl Kind for LineFeed {
+    fn is(byte: u8) -> bool {
+        byte == b'\n'
+    }
+
+    #[inline]
+    fn marks(bytes: &[u8; 16]) -> u32 {
+        wide::equal(bytes, b'\n')
+    }
+}
+
+impl Kind for Control {
+    fn is(byte: u8) -> bool {
+        byte < b' ' || byte == 0x7f
+    }
+
+    #[inline]
+    fn marks(bytes: &[u8; 16]) -> u32 {
+        wide::below(bytes, b' ') | wide::equal(bytes, 0x7f)
+    }
+}
+
+impl Kind for Space {
+    fn is(byte: u8) -> bool {
+        byte <= b' ' || byte == 0x7f
+    }
+
+    #[inline]
+    fn marks(bytes: &[u8; 16]) -> u32 {
+        wide::below(bytes, b'!') | wide::equal(bytes, 0x7f)
+    }
+}
+
+impl Kind for Unusual {
+    fn is(byte: u8) -> bool {
+        !byte.is_ascii_alphabetic() && byte != b'-'
+    }
+
+    #[inline]
+    fn marks(bytes: &[u8; 16]) -> u32 {
+        !(wide::letters(bytes) | wide::equal(bytes, b'-')) & 0xffff
+    }
+}
+
+/// By SSE2, which every x86-64 processor has.
+#[cfg(target_arch = "x86_64")]
+mod wide {
+    use std::arch::x86_64::{
+        __m128i, _mm_cmpeq_epi8, _mm_max_epu8, _mm_min_epu8, _mm_movemask_epi8, _mm_or_si128,
+        _mm_set_epi64x, _mm_set1_epi8, _mm_sub_epi8,
+    };
+
+    #[inline]
+    pub(super) fn equal(bytes: &[u8; 16], byte: u8) -> u32 {
+        // SAFETY: it needs SSE2 and nothing else.
+        unsafe { bits(_mm_cmpeq_epi8(load(bytes), each(byte))) }
+    }
+
+    /// `bound`: 1 at the least.
+    #[inline]
+    pub(super) fn below(bytes: &[u8; 16], bound: u8) -> u32 {
+        // SAFETY: it needs SSE2 and nothing else.
+        unsafe {
+            let bytes = load(bytes);
+            bits(_mm_cmpeq_epi8(_mm_min_epu8(bytes, each(bound - 1)), bytes))
+        }
+    }
+
+    #[inline]
+    pub(super) fn letters(bytes: &[u8; 16]) -> u32 {
+        // SAFETY: it needs SSE2 and nothing else.
+        unsafe {
+            let lower = _mm_or_si128(load(bytes), each(0x20));
+            let place = _mm_sub_epi8(lower, each(b'a'));
+            bits(_mm_cmpeq_epi8(_mm_max_epu8(place, each(25)), each(25)))
+        }
+    }
+
+    #[inline]
+    #[target_feature(enable = "sse2")]
+    fn load(bytes: &[u8; 16]) -> __m128i {
+        let n = u128::from_le_bytes(*bytes);
+        _mm_set_epi64x((n >> 64).cast_signed() as i64, n.cast_signed() as i64)
+    }
+
+    #[inline]
+    #[target_feature(enable = "sse2")]
+    fn each(byte: u8) -> __m128i {
+        _mm_set1_epi8(byte.cast_signed())
+    }
+
+    #[inline]
+    #[target_feature(enable = "sse2")]
+    fn bits(bytes: __m128i) -> u32 {
+        _mm_movemask_epi8(bytes).cast_unsigned()
+    }
+}
+
+#[cfg(not(target_arch = "x86_64"))]
+mod wide {
+    pub(super) fn equal(bytes: &[u8; 16], byte: u8) -> u32 {
+        bits(bytes, |b| b == byte)
+    }
+
+    pub(super) fn below(bytes: &[u8; 16], bound: u8) -> u32 {
+        bits(bytes, |b| b < bound)
+    }
+
+    pub(super) fn letters(bytes: &[u8; 16]) -> u32 {
+        bits(bytes, |b| b.is_ascii_alphabetic())
+    }
+
+    fn bits(bytes: &[u8; 16], is: impl Fn(u8) -> bool) -> u32 {
+        bytes.iter().rev().fold(0, |bits, b| bits << 1 | u32::from(is(*b)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn every_byte_is_marked_as_what_it_is<K: Kind>(name: &str) {
+        for byte in 0..=u8::MAX {
+            for at in 0..16 {
+                for around in [b'a', 0, b'\n', b' ', 0x7f, 0xff] {
+                    let mut bytes = [around; 16];
+                    bytes[at] = byte;
+                    let expected =
+                        (0..16).fold(0, |bits, i| bits | u32::from(K::is(bytes[i])) << i);
+                    assert_eq!(K::marks(&bytes), expected, "{name}: {byte:#x} at {at}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn marks() {
+        every_byte_is_marked_as_what_it_is::<LineFeed>("line feed");
+        every_byte_is_marked_as_what_it_is::<Control>("control");
+        every_byte_is_marked_as_what_it_is::<Space>("space");
+        every_byte_is_marked_as_what_it_is::<Unusual>("unusual");
+    }
+
+    #[test]
+    fn the_first_is_found_wherever_it_is() {
+        for length in 0..70 {
+            for from in 0..=length + 3 {
+                let none = vec![b'a'; length];
+                assert_eq!(find::<Control>(&none, from), length.max(from.min(length)));
+                for at in 0..length {
+                    let mut text = none.clone();
+                    text[at] = b'\n';
+                    let expected = if at >= from { at } else { length };
+                    assert_eq!(find::<Control>(&text, from), expected, "{at} of {length}");
+                }
+            }
+        }
+    }
+}
