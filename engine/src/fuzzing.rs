@@ -50,7 +50,8 @@ pub fn http_request(input: &[u8]) {
     assert!(plain.hosts == 1 || head.version == Version::Http10 && plain.hosts == 0, "{plain:?}");
     let ids = Ids::new();
     let peer = IpAddr::V4(Ipv4Addr::LOCALHOST);
-    let passport = Passport::new(&ids, &head, peer, (peer, false));
+    let mut passport = Passport::new(peer);
+    passport.stamp(&ids, &head, (peer, false));
     let mut out = Vec::new();
     write::request(&mut out, &head, &passport, &Rewrite::default(), "app:80", head.expects, None);
     let end = out.len();

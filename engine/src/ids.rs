@@ -13,14 +13,10 @@ pub(crate) struct Ids {
 /// 32 hexadecimal digits.
 pub(crate) type HexId = [u8; 32];
 
-/// What a request belongs to, and who its parent is from here on (W3C Trace Context level 1).
+/// The line of a trace context (W3C Trace Context level 1), as it is sent on:
+/// `traceparent: 00-TRACE-PARENT-FLAGS`. Written anew in place for each request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Trace {
-    pub(crate) trace_id: HexId,
-    /// This hop.
-    pub(crate) parent_id: [u8; 16],
-    pub(crate) flags: [u8; 2],
-}
+pub(crate) struct TraceLine([u8; 70]);
 
 impl Ids {
     pub(crate) fn new() -> Self {
@@ -44,26 +40,45 @@ impl Ids {
         id[16..].copy_from_slice(&hex(self.draw() | 1));
         id
     }
+}
 
-    /// Go on with the client's trace, or begin one.
-    pub(crate) fn trace(&self, traceparent: Option<&[u8]>) -> Trace {
-        let parent_id = hex(self.draw() | 1);
+impl TraceLine {
+    /// Go on with the client's trace, or begin one. True: begun.
+    pub(crate) fn set(&mut self, ids: &Ids, traceparent: Option<&[u8]>) -> bool {
+        self.0[49..65].copy_from_slice(&hex(ids.draw() | 1));
         match traceparent.and_then(parse) {
-            Some((trace_id, flags)) => Trace { trace_id, parent_id, flags },
+            Some((trace_id, flags)) => {
+                self.0[16..48].copy_from_slice(trace_id);
+                self.0[66..68].copy_from_slice(&flags);
+                false
+            }
             // Sampled, as a service does that has no gateway in front: ours is no opinion.
-            None => Trace { trace_id: self.id(), parent_id, flags: *b"01" },
+            None => {
+                self.0[16..48].copy_from_slice(&ids.id());
+                self.0[66..68].copy_from_slice(b"01");
+                true
+            }
         }
+    }
+
+    pub(crate) const fn text(&self) -> &[u8; 70] {
+        &self.0
+    }
+
+    /// What the request belongs to.
+    pub(crate) fn trace_id(&self) -> &HexId {
+        self.0[16..].first_chunk().unwrap_or(&[b'0'; 32])
+    }
+
+    /// This hop.
+    pub(crate) fn parent_id(&self) -> &[u8] {
+        &self.0[49..65]
     }
 }
 
-impl Trace {
-    /// The field's line: `traceparent: 00-TRACE-PARENT-FLAGS`.
-    pub(crate) fn write(&self, out: &mut Vec<u8>) {
-        let mut text = *b"traceparent: 00-00000000000000000000000000000000-0000000000000000-00\r\n";
-        text[16..48].copy_from_slice(&self.trace_id);
-        text[49..65].copy_from_slice(&self.parent_id);
-        text[66..68].copy_from_slice(&self.flags);
-        out.extend_from_slice(&text);
+impl Default for TraceLine {
+    fn default() -> Self {
+        Self(*b"traceparent: 00-00000000000000000000000000000000-0000000000000000-00\r\n")
     }
 }
 
@@ -73,7 +88,7 @@ pub(crate) fn is_request_id(id: &[u8]) -> bool {
         && id.iter().all(|b| b.is_ascii_alphanumeric() || b"-_.+/=:".contains(b))
 }
 
-fn parse(text: &[u8]) -> Option<(HexId, [u8; 2])> {
+fn parse(text: &[u8]) -> Option<(&HexId, [u8; 2])> {
     let lower_hex = |part: &[u8]| part.iter().all(|b| matches!(b, b'0'..=b'9' | b'a'..=b'f'));
     let mut parts = text.splitn(5, |b| *b == b'-');
     let (version, trace_id) = (parts.next()?, parts.next()?);
@@ -125,13 +140,17 @@ mod tests {
     #[test]
     fn a_well_formed_trace_goes_on_under_a_new_parent() {
         let given = format!("00-{TRACE}-b7ad6b7169203331-00");
-        let trace = Ids::new().trace(Some(given.as_bytes()));
-        assert_eq!((&trace.trace_id[..], &trace.flags), (TRACE.as_bytes(), b"00"));
-        let mut out = Vec::new();
-        trace.write(&mut out);
+        let mut trace = TraceLine::default();
+        assert!(!trace.set(&Ids::new(), Some(given.as_bytes())));
+        let (out, id) = (trace.text(), *trace.trace_id());
+        assert_eq!(id, TRACE.as_bytes());
         assert!(out.starts_with(format!("traceparent: 00-{TRACE}-").as_bytes()));
-        assert!(out.ends_with(b"-00\r\n") && out.len() == 70);
-        assert_ne!(&out[49..65], b"b7ad6b7169203331");
+        assert!(out.ends_with(b"-00\r\n"));
+        assert_eq!(&out[49..65], trace.parent_id());
+        assert_ne!(trace.parent_id(), b"b7ad6b7169203331");
+        // Nothing of it is left in the next.
+        assert!(trace.set(&Ids::new(), None));
+        assert!(trace.text().ends_with(b"-01\r\n") && *trace.trace_id() != id);
     }
 
     #[test]
@@ -146,8 +165,9 @@ mod tests {
             format!("00-{}-b7ad6b7169203331-01", TRACE.to_uppercase()),
         ];
         for given in table {
-            let trace = Ids::new().trace(Some(given.as_bytes()));
-            assert_ne!(trace.trace_id, TRACE.as_bytes(), "{given}");
+            let mut trace = TraceLine::default();
+            assert!(trace.set(&Ids::new(), Some(given.as_bytes())), "{given}");
+            assert_ne!(trace.trace_id(), TRACE.as_bytes(), "{given}");
         }
     }
 

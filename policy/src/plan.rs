@@ -219,6 +219,10 @@ pub struct Problem {
 }
 
 impl HeaderEdit {
+    pub fn is_empty(&self) -> bool {
+        self.set.is_empty() && self.remove.is_empty()
+    }
+
     /// Whether fields of that name are set or removed.
     #[inline]
     pub fn names(&self, name: &[u8]) -> bool {

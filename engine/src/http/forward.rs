@@ -60,17 +60,14 @@ fn address(text: &[u8]) -> Option<IpAddr> {
     Some(address.to_canonical())
 }
 
-/// Append the list of hops: what a trusted peer said, then the peer.
-pub(crate) fn write_hops(out: &mut Vec<u8>, peer: IpAddr, headers: Headers<'_>, trusted: bool) {
-    if trusted {
-        for value in headers.all("x-forwarded-for") {
-            for hop in fields::list(value) {
-                out.extend_from_slice(hop);
-                out.extend_from_slice(b", ");
-            }
+/// Append the list of hops before the peer, as that said.
+pub(crate) fn write_hops(out: &mut Vec<u8>, headers: Headers<'_>) {
+    for value in headers.all("x-forwarded-for") {
+        for hop in fields::list(value) {
+            out.extend_from_slice(hop);
+            out.extend_from_slice(b", ");
         }
     }
-    write_address(out, peer.to_canonical());
 }
 
 /// Without the formatting machinery for the usual case.
@@ -164,7 +161,10 @@ mod tests {
             let (got, by_proxy) = client(peer, headers, &trusted);
             assert_eq!(got, expected.parse::<IpAddr>().unwrap(), "{peer} {text}");
             let mut out = Vec::new();
-            write_hops(&mut out, peer, headers, by_proxy);
+            if by_proxy {
+                write_hops(&mut out, headers);
+            }
+            write_address(&mut out, peer.to_canonical());
             assert_eq!(String::from_utf8(out).unwrap(), told, "{peer} {text}");
         }
     }

@@ -49,7 +49,7 @@ pub(crate) struct Connection {
     /// The configuration that the current request began under.
     current: Rc<Current>,
     head: Head,
-    passport: Option<Passport>,
+    passport: Passport,
     body: BodyState,
     /// The body as far as it came, while it may have to be sent again; and up to what length.
     kept: Option<kept::Rest>,
@@ -176,7 +176,7 @@ impl Connection {
             due,
             current,
             head,
-            passport: None,
+            passport: Passport::new(peer.ip()),
             body: BodyState::Nothing,
             kept: None,
             keep: 0,
@@ -229,7 +229,6 @@ impl Connection {
     /// Get ready for the next request, if there is to be one.
     async fn finish(&mut self) -> After {
         self.let_go();
-        self.passport = None;
         if self.closing || self.ended && !self.has_more() {
             return self.last();
         }
@@ -353,9 +352,16 @@ impl Connection {
     async fn write(&mut self, bytes: &[u8]) -> bool {
         let Self { worker, writer, taking, current, .. } = self;
         let timeout = current.config.server.write_timeout;
-        let watched = || taking.set(worker.now_cached().at, timeout, Until::Both);
+        let mut waited = false;
+        let watched = || {
+            waited = true;
+            taking.set(worker.now_cached().at, timeout, Until::Both);
+        };
         let sent = writer.write_all(bytes, watched).await.is_ok();
-        taking.clear();
+        if waited {
+            taking.clear();
+            worker.tick_clock();
+        }
         sent
     }
 

@@ -6,6 +6,7 @@ use std::net::IpAddr;
 use std::time::Duration;
 
 use sluice_policy::facts::{Body, Facts, Field, Headers};
+use sluice_policy::plan::Rewrite;
 
 use super::fields::Kind;
 
@@ -18,6 +19,8 @@ pub(crate) struct Head {
     pub(crate) text: Vec<u8>,
     /// Length of the head, its empty line included; 0 while it has not all come.
     pub(crate) end: usize,
+    /// Where its first line begins.
+    pub(crate) line_at: u32,
     /// The method, then path and query as received (in an absolute form what follows the
     /// authority), with nothing between: text that is known to be UTF-8.
     line: String,
@@ -184,6 +187,15 @@ impl Head {
 
     pub(crate) fn headers(&self) -> Headers<'_> {
         Headers::new(&self.text, &self.fields)
+    }
+
+    /// Whether the first line can be passed on as it came.
+    pub(crate) fn line_stays(&self, rewrite: &Rewrite) -> bool {
+        self.version == Version::Http11
+            && self.authority.is_none()
+            && !self.crooked
+            && rewrite.strip_prefix.is_none()
+            && rewrite.add_prefix.is_none()
     }
 
     /// Where the last field's line ends: in front of the empty line.

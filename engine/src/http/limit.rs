@@ -23,6 +23,8 @@ pub(crate) struct Forms {
 struct Wording {
     text: Box<[u8]>,
     name_len: usize,
+    /// Both fields, up to what is left, when no other limit is told of.
+    alone: Box<[u8]>,
 }
 
 impl Forms {
@@ -68,30 +70,44 @@ impl Wording {
         let name_len = text.len();
         number(&mut text, b";q=", u64::from(quota));
         number(&mut text, b";w=", seconds_up(window).max(1));
-        Self { text: text.into(), name_len }
+        let alone = [POLICY, &text, BETWEEN, &text[..name_len], LEFT].concat();
+        Self { text: text.into(), name_len, alone: alone.into() }
     }
 }
 
+const POLICY: &[u8] = b"RateLimit-Policy: ";
+const BETWEEN: &[u8] = b"\r\nRateLimit: ";
+const LEFT: &[u8] = b";r=";
+
 /// draft-ietf-httpapi-ratelimit-headers-10, sections 3 and 4: two Lists of RFC 9651.
 fn draft10<'a>(out: &mut Vec<u8>, limits: &[Limit], item: impl Fn(&Limit) -> Cow<'a, Wording>) {
-    let mut before: &[u8] = b"RateLimit-Policy: ";
-    for limit in limits {
-        out.extend_from_slice(before);
-        out.extend_from_slice(&item(limit).text);
-        before = b", ";
-    }
-    before = b"\r\nRateLimit: ";
-    for limit in limits {
-        let item = item(limit);
-        out.extend_from_slice(before);
-        out.extend_from_slice(item.text.get(..item.name_len).unwrap_or_default());
-        number(out, b";r=", u64::from(limit.left));
-        if !limit.reset.is_zero() {
-            number(out, b";t=", seconds_up(limit.reset));
+    if let [limit] = limits {
+        number(out, &item(limit).alone, u64::from(limit.left));
+        reset(out, limit);
+    } else {
+        let mut before = POLICY;
+        for limit in limits {
+            out.extend_from_slice(before);
+            out.extend_from_slice(&item(limit).text);
+            before = b", ";
         }
-        before = b", ";
+        before = BETWEEN;
+        for limit in limits {
+            let item = item(limit);
+            out.extend_from_slice(before);
+            out.extend_from_slice(item.text.get(..item.name_len).unwrap_or_default());
+            number(out, LEFT, u64::from(limit.left));
+            reset(out, limit);
+            before = b", ";
+        }
     }
     out.extend_from_slice(b"\r\n");
+}
+
+fn reset(out: &mut Vec<u8>, limit: &Limit) {
+    if !limit.reset.is_zero() {
+        number(out, b";t=", seconds_up(limit.reset));
+    }
 }
 
 /// The fields that came before the draft, of the limit that makes the client wait longest. Reset

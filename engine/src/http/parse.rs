@@ -6,6 +6,7 @@ use sluice_policy::facts::Field;
 
 use super::fields::{self, Kind};
 use super::head::Span;
+use bytes::{Class, LineFeed};
 
 mod bytes;
 pub(crate) mod lines;
@@ -63,25 +64,43 @@ pub(crate) struct HeadRules {
 impl Scan {
     /// Look at what has come since the last call.
     pub(crate) fn run(&mut self, text: &[u8]) -> Scanned {
-        loop {
-            let lf = bytes::find::<bytes::LineFeed>(text, self.at);
-            if lf >= text.len() {
-                self.at = lf;
-                return Scanned::More;
-            }
-            if lf == 0 || text[lf - 1] != b'\r' {
-                return Scanned::BareLf;
-            }
-            if lf - 1 == self.line {
-                if self.line > self.start {
-                    return Scanned::Head(lf + 1);
+        while let Some(bytes) = text.get(self.at..).and_then(<[u8]>::first_chunk) {
+            let mut marks = LineFeed::marks(bytes);
+            while marks != 0 {
+                if let Some(found) = self.line_feed(text, self.at + marks.trailing_zeros() as usize)
+                {
+                    return found;
                 }
-                // Empty lines before a request line are skipped (RFC 9112 section 2.2).
-                self.start = lf + 1;
+                marks &= marks - 1;
             }
-            self.line = lf + 1;
-            self.at = lf + 1;
+            self.at += bytes.len();
         }
+        while self.at < text.len() {
+            let lf = bytes::find::<LineFeed>(text, self.at);
+            if lf < text.len()
+                && let Some(found) = self.line_feed(text, lf)
+            {
+                return found;
+            }
+            self.at = text.len().min(lf + 1);
+        }
+        Scanned::More
+    }
+
+    /// What a line feed at `lf` ends. None: a line with more to follow.
+    fn line_feed(&mut self, text: &[u8], lf: usize) -> Option<Scanned> {
+        if lf == 0 || text[lf - 1] != b'\r' {
+            return Some(Scanned::BareLf);
+        }
+        if lf - 1 == self.line {
+            if self.line > self.start {
+                return Some(Scanned::Head(lf + 1));
+            }
+            // Empty lines before a request line are skipped (RFC 9112 section 2.2).
+            self.start = lf + 1;
+        }
+        self.line = lf + 1;
+        None
     }
 }
 

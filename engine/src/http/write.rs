@@ -13,36 +13,54 @@ use super::head::Head;
 use super::limit::Forms;
 use super::parse::ResponseHead;
 use super::{deadline, forward};
-use crate::ids::{self, HexId, Trace};
+use crate::ids::{self, HexId, Ids, TraceLine};
 
-/// What this gateway adds to one request, and knows of its way.
-#[derive(Clone, Copy, Debug)]
+/// What this gateway adds to a connection's requests, and knows of their way.
+#[derive(Clone, Debug)]
 pub(crate) struct Passport {
     pub(crate) peer: IpAddr,
+    /// The peer's address as a hop is written.
+    hop: Box<[u8]>,
     pub(crate) client: IpAddr,
     /// The peer is a trusted proxy: what it says of the way is passed on.
     pub(crate) trusted: bool,
-    /// Made by us; the client's own stands in the head when it sent a good one.
-    made_id: Option<HexId>,
-    pub(crate) trace: Trace,
+    /// The client sent a good id of its own, which stands in the head.
+    given: bool,
+    made: HexId,
+    pub(crate) trace: TraceLine,
 }
 
 impl Passport {
-    pub(crate) fn new(ids: &ids::Ids, head: &Head, peer: IpAddr, from: (IpAddr, bool)) -> Self {
-        let given = head.request_id.is_some_and(|at| ids::is_request_id(head.bytes(at)));
+    pub(crate) fn new(peer: IpAddr) -> Self {
+        let mut hop = Vec::new();
+        forward::write_address(&mut hop, peer.to_canonical());
         Self {
             peer,
-            client: from.0,
-            trusted: from.1,
-            made_id: (!given).then(|| ids.id()),
-            trace: ids.trace(head.traceparent.map(|at| head.bytes(at))),
+            hop: hop.into(),
+            client: peer,
+            trusted: false,
+            given: false,
+            made: [b'0'; 32],
+            trace: TraceLine::default(),
+        }
+    }
+
+    /// Make it that of the request whose head this is. `from`: its client, and whether the peer is
+    /// trusted.
+    pub(crate) fn stamp(&mut self, ids: &Ids, head: &Head, from: (IpAddr, bool)) {
+        (self.client, self.trusted) = from;
+        let begun = self.trace.set(ids, head.traceparent.map(|at| head.bytes(at)));
+        self.given = head.request_id.is_some_and(|at| ids::is_request_id(head.bytes(at)));
+        if !self.given {
+            // Who asks by neither is found by one and the same. A trace may be of many requests.
+            self.made = if begun { *self.trace.trace_id() } else { ids.id() };
         }
     }
 
     pub(crate) fn request_id<'a>(&'a self, head: &'a Head) -> &'a [u8] {
-        match &self.made_id {
-            Some(id) => id,
-            None => head.request_id.map_or(&[], |at| head.bytes(at)),
+        match head.request_id {
+            Some(at) if self.given => head.bytes(at),
+            _ => &self.made,
         }
     }
 }
@@ -58,20 +76,28 @@ pub(crate) fn request(
     expect: bool,
     deadline: Option<(&DeadlineHeader, Duration)>,
 ) {
-    out.extend_from_slice(head.method().as_bytes());
-    out.push(b' ');
-    write_target(out, head, rewrite);
-    // The host first, as RFC 9110 section 7.2 asks. An absolute form's authority counts.
-    out.extend_from_slice(b" HTTP/1.1\r\nHost: ");
-    let named = head.authority.or(head.host_field).map(|at| head.bytes(at));
-    out.extend_from_slice(named.unwrap_or(host.as_bytes()));
-    out.extend_from_slice(b"\r\n");
     let edit = &rewrite.request_headers;
-    copy_fields(out, &head.text, &head.fields, &head.kinds, head.fields_end(), |kind, field| {
-        matches!(kind, Kind::Plain | Kind::Date) && !edit.names(slice(&head.text, field.name))
-            || passport.trusted
-                && matches!(kind, Kind::ForwardedProto | Kind::ForwardedHost | Kind::Forwarded)
-    });
+    let edited = |field: &Field| !edit.is_empty() && edit.names(slice(&head.text, field.name));
+    // Most often the host comes first, and then the line and all that follows go as they came.
+    let as_it_came = head.line_stays(rewrite) && head.kinds.first() == Some(&Kind::Host);
+    let from = if as_it_came { Some(head.line_at) } else { None };
+    if !as_it_came {
+        write_line(out, head, rewrite, host);
+    }
+    copy_fields(
+        out,
+        &head.text,
+        &head.fields,
+        &head.kinds,
+        from,
+        head.fields_end(),
+        |kind, field| match kind {
+            Kind::Plain | Kind::Date => !edited(field),
+            Kind::Host => as_it_came,
+            Kind::ForwardedProto | Kind::ForwardedHost | Kind::Forwarded => passport.trusted,
+            Kind::Drop | Kind::ForwardedFor | Kind::RequestId | Kind::TraceParent => false,
+        },
+    );
     if head.body == sluice_policy::facts::Body::Unknown {
         out.extend_from_slice(b"Transfer-Encoding: chunked\r\n");
     }
@@ -82,13 +108,25 @@ pub(crate) fn request(
     out.extend_from_slice(b"X-Request-Id: ");
     out.extend_from_slice(passport.request_id(head));
     out.extend_from_slice(b"\r\n");
-    passport.trace.write(out);
+    out.extend_from_slice(passport.trace.text());
     if let Some((header, left)) = deadline
         && !edit.names(header.name().as_bytes())
     {
         deadline::write(out, header, left);
     }
     set_fields(out, edit);
+    out.extend_from_slice(b"\r\n");
+}
+
+/// The request line, and the host first, as RFC 9110 section 7.2 asks. An absolute form's authority
+/// counts.
+fn write_line(out: &mut Vec<u8>, head: &Head, rewrite: &Rewrite, host: &str) {
+    out.extend_from_slice(head.method().as_bytes());
+    out.push(b' ');
+    write_target(out, head, rewrite);
+    out.extend_from_slice(b" HTTP/1.1\r\nHost: ");
+    let named = head.authority.or(head.host_field).map(|at| head.bytes(at));
+    out.extend_from_slice(named.unwrap_or(host.as_bytes()));
     out.extend_from_slice(b"\r\n");
 }
 
@@ -114,17 +152,20 @@ fn write_target(out: &mut Vec<u8>, head: &Head, rewrite: &Rewrite) {
 
 fn write_forwarded(out: &mut Vec<u8>, head: &Head, passport: &Passport) {
     out.extend_from_slice(b"X-Forwarded-For: ");
-    forward::write_hops(out, passport.peer, head.headers(), passport.trusted);
+    if passport.trusted {
+        forward::write_hops(out, head.headers());
+    }
+    out.extend_from_slice(&passport.hop);
     let told = |wanted: Kind| passport.trusted && head.kinds.contains(&wanted);
-    out.extend_from_slice(match told(Kind::ForwardedProto) {
-        true => b"\r\n",
-        false => b"\r\nX-Forwarded-Proto: http\r\n",
+    let host = head.host_field.filter(|_| !told(Kind::ForwardedHost)).map(|at| head.bytes(at));
+    out.extend_from_slice(match (told(Kind::ForwardedProto), host.is_some()) {
+        (true, false) => b"\r\n",
+        (true, true) => b"\r\nX-Forwarded-Host: ",
+        (false, false) => b"\r\nX-Forwarded-Proto: http\r\n",
+        (false, true) => b"\r\nX-Forwarded-Proto: http\r\nX-Forwarded-Host: ",
     });
-    if !told(Kind::ForwardedHost)
-        && let Some(host) = head.host_field
-    {
-        out.extend_from_slice(b"X-Forwarded-Host: ");
-        out.extend_from_slice(head.bytes(host));
+    if let Some(host) = host {
+        out.extend_from_slice(host);
         out.extend_from_slice(b"\r\n");
     }
 }
@@ -166,12 +207,23 @@ pub(crate) fn response_with(
     wanted: impl Fn(&Field) -> bool,
     more: impl FnOnce(&mut Vec<u8>),
 ) {
-    status_line(out, text, head);
-    copy_fields(out, text, &head.fields, &head.kinds, head.fields_end, |kind, field| {
-        matches!(kind, Kind::Plain | Kind::Date)
-            && !extras.edit.is_some_and(|edit| edit.names(slice(text, field.name)))
-            && wanted(field)
-    });
+    if head.line_at.is_none() {
+        status_line(out, text, head);
+    }
+    let edit = extras.edit.filter(|edit| !edit.is_empty());
+    copy_fields(
+        out,
+        text,
+        &head.fields,
+        &head.kinds,
+        head.line_at,
+        head.fields_end,
+        |kind, field| {
+            matches!(kind, Kind::Plain | Kind::Date)
+                && !edit.is_some_and(|edit| edit.names(slice(text, field.name)))
+                && wanted(field)
+        },
+    );
     more(out);
     if !head.has_date {
         out.extend_from_slice(extras.date);
@@ -180,7 +232,7 @@ pub(crate) fn response_with(
         out.extend_from_slice(b"Transfer-Encoding: chunked\r\n");
     }
     write_extras(out, extras);
-    if let Some(edit) = extras.edit {
+    if let Some(edit) = edit {
         set_fields(out, edit);
     }
     out.extend_from_slice(b"\r\n");
@@ -212,16 +264,16 @@ pub(crate) fn field(out: &mut Vec<u8>, name: &[u8], value: &[u8]) {
 }
 
 /// Copy the lines of the fields that `keep` wants, neighbours in one go, spelling and all. The last
-/// line ends at `end`.
+/// line ends at `end`; `from`: what lies from there to the first field goes along.
 fn copy_fields(
     out: &mut Vec<u8>,
     text: &[u8],
     fields: &[Field],
     kinds: &[Kind],
+    mut from: Option<u32>,
     end: u32,
     keep: impl Fn(Kind, &Field) -> bool,
 ) {
-    let mut from = None;
     for (field, kind) in fields.iter().zip(kinds) {
         if keep(*kind, field) {
             from = from.or(Some(field.name.0));
@@ -248,7 +300,7 @@ fn slice(text: &[u8], (from, to): (u32, u32)) -> &[u8] {
 /// Append a 1xx as it came.
 pub(crate) fn interim(out: &mut Vec<u8>, text: &[u8], head: &ResponseHead) {
     status_line(out, text, head);
-    copy_fields(out, text, &head.fields, &head.kinds, head.fields_end, |kind, _| {
+    copy_fields(out, text, &head.fields, &head.kinds, None, head.fields_end, |kind, _| {
         kind == Kind::Plain
     });
     out.extend_from_slice(b"\r\n");

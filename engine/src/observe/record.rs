@@ -182,8 +182,8 @@ impl<'a> Line<'a> {
 
     fn passport(&mut self, head: &Head, passport: &Passport) {
         self.text("request_id", passport.request_id(head));
-        self.text("trace_id", &passport.trace.trace_id);
-        self.text("span_id", &passport.trace.parent_id);
+        self.text("trace_id", passport.trace.trace_id());
+        self.text("span_id", passport.trace.parent_id());
         self.address("client", passport.client);
         if passport.peer.to_canonical() != passport.client {
             self.address("peer", passport.peer.to_canonical());

@@ -232,7 +232,11 @@ impl Writer {
     /// Send all of `bytes`, by direct calls: what is sent is copied at once, and a ring would only be
     /// told to make the same call later. `waits` is told whenever the peer is to take something
     /// first, so that a slow peer can be told from one that takes nothing.
-    pub(crate) async fn write_all(&mut self, mut bytes: &[u8], waits: impl Fn()) -> io::Result<()> {
+    pub(crate) async fn write_all(
+        &mut self,
+        mut bytes: &[u8],
+        mut waits: impl FnMut(),
+    ) -> io::Result<()> {
         while !bytes.is_empty() {
             match self.stream.send(bytes) {
                 Ok(0) => return Err(io::ErrorKind::WriteZero.into()),

@@ -241,7 +241,8 @@ impl Worker {
 
     pub(crate) fn end(&self, flight: &mut Flight, ending: Ending) -> Record {
         self.cells.in_flight.sub(1);
-        self.policy.borrow_mut().finish(self.now(), flight, ending)
+        // Whatever was waited for last has read the clock.
+        self.policy.borrow_mut().finish(self.now_cached(), flight, ending)
     }
 
     /// Count and log a request that is over.

@@ -6,7 +6,6 @@ use super::{BodyState, Connection};
 use crate::buffer::{Buffers, HEADROOM, SMALL};
 use crate::http::parse::{self, BadHead, Scan, Scanned};
 use crate::http::rest::REST_AFTER;
-use crate::http::write::Passport;
 use crate::http::{deadline, forward};
 use crate::runtime::{SPARE, given_up};
 use crate::sweep::Until;
@@ -170,7 +169,7 @@ impl Connection {
         }
         let trusted = &self.current.config.server.trusted_proxies;
         let from = forward::client(self.peer.ip(), self.head.headers(), trusted);
-        self.passport = Some(Passport::new(&self.worker.ids, &self.head, self.peer.ip(), from));
+        self.passport.stamp(&self.worker.ids, &self.head, from);
         Arrival::Head
     }
 }

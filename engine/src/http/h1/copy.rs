@@ -39,6 +39,7 @@ impl Connection {
             framing: Framing::None,
             keep_alive: true,
             has_date: stored.head.has_date,
+            line_at: None,
             fields_end: stored.head.fields_end,
         };
         let mut out = self.worker.buffers.small();

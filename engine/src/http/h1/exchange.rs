@@ -29,7 +29,7 @@ impl Exchange for Connection {
     }
 
     fn passport(&self) -> &Passport {
-        self.passport.as_ref().expect("set when the head was understood")
+        &self.passport
     }
 
     fn body(&self) -> Pending<'_> {
@@ -202,6 +202,7 @@ impl Exchange for Connection {
             let (more, how) = self.stream(&mut response, encoder, recorder).await;
             bytes += more;
             finish = how;
+            self.worker.tick_clock();
         }
         // Whoever reads to the end of the connection takes any end for the body's.
         self.torn = close && finish == Finish::UpstreamCut;
@@ -404,6 +405,7 @@ impl Connection {
         if let Some(uploaded) = response.settle_upload().await {
             self.give_body(uploaded.source);
         }
+        self.worker.tick_clock();
     }
 
     /// The first bytes of the body are no body, and nothing of the response has been sent yet.

@@ -1,17 +1,17 @@
 //! Looking at sixteen bytes at once: one bit each, the first byte's the lowest.
 
-/// Marks bytes of a kind.
-pub(super) trait Kind {
+/// Marks bytes of one class.
+pub(super) trait Class {
     fn is(byte: u8) -> bool;
 
     fn marks(bytes: &[u8; 16]) -> u32;
 }
 
-/// The first byte from `at` on that is of a kind; the text's end when there is none.
+/// The first byte from `at` on of a class; the text's end when there is none.
 #[inline]
-pub(super) fn find<K: Kind>(text: &[u8], mut at: usize) -> usize {
+pub(super) fn find<C: Class>(text: &[u8], mut at: usize) -> usize {
     while let Some(bytes) = text.get(at..).and_then(<[u8]>::first_chunk) {
-        let marks = K::marks(bytes);
+        let marks = C::marks(bytes);
         if marks != 0 {
             return at + marks.trailing_zeros() as usize;
         }
@@ -21,12 +21,12 @@ pub(super) fn find<K: Kind>(text: &[u8], mut at: usize) -> usize {
         // Those already looked at are shifted out.
         Some(bytes) => {
             let seen = (at + 16).saturating_sub(text.len()).min(16);
-            let marks = K::marks(bytes) >> seen;
+            let marks = C::marks(bytes) >> seen;
             if marks == 0 { text.len() } else { at + marks.trailing_zeros() as usize }
         }
         None => {
             let rest = text.get(at..).unwrap_or_default();
-            at.min(text.len()) + rest.iter().position(|b| K::is(*b)).unwrap_or(rest.len())
+            at.min(text.len()) + rest.iter().position(|b| C::is(*b)).unwrap_or(rest.len())
         }
     }
 }
@@ -43,7 +43,7 @@ pub(super) struct Space;
 /// What is neither a letter nor a hyphen, as nearly all names are made of.
 pub(super) struct Unusual;
 
-impl Kind for LineFeed {
+impl Class for LineFeed {
     fn is(byte: u8) -> bool {
         byte == b'\n'
     }
@@ -54,7 +54,7 @@ impl Kind for LineFeed {
     }
 }
 
-impl Kind for Control {
+impl Class for Control {
     fn is(byte: u8) -> bool {
         byte < b' ' || byte == 0x7f
     }
@@ -65,7 +65,7 @@ impl Kind for Control {
     }
 }
 
-impl Kind for Space {
+impl Class for Space {
     fn is(byte: u8) -> bool {
         byte <= b' ' || byte == 0x7f
     }
@@ -76,7 +76,7 @@ impl Kind for Space {
     }
 }
 
-impl Kind for Unusual {
+impl Class for Unusual {
     fn is(byte: u8) -> bool {
         !byte.is_ascii_alphabetic() && byte != b'-'
     }
@@ -91,8 +91,8 @@ impl Kind for Unusual {
 #[cfg(target_arch = "x86_64")]
 mod wide {
     use std::arch::x86_64::{
-        __m128i, _mm_cmpeq_epi8, _mm_max_epu8, _mm_min_epu8, _mm_movemask_epi8, _mm_or_si128,
-        _mm_set_epi64x, _mm_set1_epi8, _mm_sub_epi8,
+        __m128i, _mm_cmpeq_epi8, _mm_loadu_si128, _mm_max_epu8, _mm_min_epu8, _mm_movemask_epi8,
+        _mm_or_si128, _mm_set1_epi8, _mm_sub_epi8,
     };
 
     #[inline]
@@ -124,8 +124,8 @@ mod wide {
     #[inline]
     #[target_feature(enable = "sse2")]
     fn load(bytes: &[u8; 16]) -> __m128i {
-        let n = u128::from_le_bytes(*bytes);
-        _mm_set_epi64x((n >> 64).cast_signed() as i64, n.cast_signed() as i64)
+        // SAFETY: these are sixteen bytes, and they need not be aligned.
+        unsafe { _mm_loadu_si128(bytes.as_ptr().cast()) }
     }
 
     #[inline]
@@ -164,15 +164,15 @@ mod wide {
 mod tests {
     use super::*;
 
-    fn every_byte_is_marked_as_what_it_is<K: Kind>(name: &str) {
+    fn every_byte_is_marked_as_what_it_is<C: Class>(name: &str) {
         for byte in 0..=u8::MAX {
             for at in 0..16 {
                 for around in [b'a', 0, b'\n', b' ', 0x7f, 0xff] {
                     let mut bytes = [around; 16];
                     bytes[at] = byte;
                     let expected =
-                        (0..16).fold(0, |bits, i| bits | u32::from(K::is(bytes[i])) << i);
-                    assert_eq!(K::marks(&bytes), expected, "{name}: {byte:#x} at {at}");
+                        (0..16).fold(0, |bits, i| bits | u32::from(C::is(bytes[i])) << i);
+                    assert_eq!(C::marks(&bytes), expected, "{name}: {byte:#x} at {at}");
                 }
             }
         }

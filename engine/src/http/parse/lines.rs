@@ -26,6 +26,8 @@ pub(crate) enum BadLine {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct RequestLine<'a> {
     pub(crate) method: &'a str,
+    /// Where it begins, and the line.
+    pub(crate) method_at: usize,
     /// As received, with nothing in it that would end it.
     pub(crate) target: &'a str,
     /// Where the target begins.
@@ -41,6 +43,8 @@ pub(crate) struct StatusLine {
     pub(crate) status: u16,
     /// ASCII, or empty.
     pub(crate) reason: Span,
+    /// Where the line begins.
+    pub(crate) at: usize,
 }
 
 impl<'a> Lines<'a> {
@@ -74,7 +78,7 @@ impl<'a> Lines<'a> {
         };
         self.at += b"HTTP/1.1\r\n".len();
         let version = if *minor == b'1' { Version::Http11 } else { Version::Http10 };
-        Ok(RequestLine { method, target: &target[1..], target_at, version })
+        Ok(RequestLine { method, method_at, target: &target[1..], target_at, version })
     }
 
     /// `HTTP-version SP status-code [ SP [ reason-phrase ] ] CRLF`
@@ -90,7 +94,8 @@ impl<'a> Lines<'a> {
         };
         let digit = |b: &u8| u16::from(b - b'0');
         let status = 100 * digit(a) + 10 * digit(b) + digit(c);
-        let code_end = self.at + b"HTTP/1.1 200".len();
+        let line_at = self.at;
+        let code_end = line_at + b"HTTP/1.1 200".len();
         let spaced = self.text.get(code_end) == Some(&b' ');
         let from = code_end + usize::from(spaced);
         let to = if spaced { value_end(self.text, from) } else { from };
@@ -98,7 +103,7 @@ impl<'a> Lines<'a> {
         let ascii = self.text.get(from..to).is_some_and(<[u8]>::is_ascii);
         let reason = if ascii && to > from { (offset(from), offset(to)) } else { (0, 0) };
         let version = if *minor == b'1' { Version::Http11 } else { Version::Http10 };
-        Ok(StatusLine { version, status, reason })
+        Ok(StatusLine { version, status, reason, at: line_at })
     }
 
     /// `field-name ":" OWS field-value OWS CRLF`; None at the empty line that ends the head.

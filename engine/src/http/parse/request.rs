@@ -39,6 +39,7 @@ fn read_request(head: &mut Head, text: &[u8], rules: HeadRules) -> Result<Notes,
     let mut lines = Lines::new(text, 0);
     let line = lines.request_line()?;
     head.version = line.version;
+    head.line_at = offset(line.method_at);
     read_target(head, line)?;
     let mut notes = Notes::default();
     while let Some(field) = lines.field()? {

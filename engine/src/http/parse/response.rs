@@ -21,6 +21,8 @@ pub(crate) struct ResponseHead {
     /// The upstream takes another request on this connection after this body.
     pub(crate) keep_alive: bool,
     pub(crate) has_date: bool,
+    /// Where the status line begins, when it can be passed on as it came.
+    pub(crate) line_at: Option<u32>,
     /// Where the last field's line ends.
     pub(crate) fields_end: u32,
 }
@@ -56,6 +58,8 @@ pub(crate) fn response(
     }
     head.status = line.status;
     head.reason = line.reason;
+    let whole = line.version == Version::Http11 && line.reason.1 > 0;
+    head.line_at = whole.then(|| offset(line.at));
     head.has_date = false;
     head.fields_end = offset(end.saturating_sub(2));
     let mut notes = Notes::default();
