@@ -1,7 +1,7 @@
 //! Chunked bodies, in any split, against a plain reader. `engine/src/fuzzing.rs` says
 //! what must hold.
 //!
-//! `cargo +nightly fuzz run http_chunked`
+//! `cargo +nightly fuzz run http_chunked -- -dict=fuzz/http.dict`
 
 #![no_main]
 

@@ -1,7 +1,7 @@
 //! Request heads, in any split: accepted only when framed in one way, and sent on as accepted. `engine/src/fuzzing.rs` says
 //! what must hold.
 //!
-//! `cargo +nightly fuzz run http_request`
+//! `cargo +nightly fuzz run http_request -- -dict=fuzz/http.dict`
 
 #![no_main]
 

@@ -82,7 +82,7 @@ impl Split {
         let code: u16 = str::from_utf8(code).ok()?.parse().ok()?;
         let reason = reason.get(1..).filter(|reason| reason.is_ascii()).unwrap_or_default();
         let start = [version.into(), code.to_string().into_bytes(), reason.into()];
-        ok.then(|| Self { start, fields })
+        ok.then_some(Self { start, fields })
     }
 }
 

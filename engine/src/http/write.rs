@@ -316,3 +316,109 @@ fn status_line(out: &mut Vec<u8>, text: &[u8], head: &ResponseHead) {
     out.extend_from_slice(slice(text, head.reason));
     out.extend_from_slice(b"\r\n");
 }
+
+#[cfg(test)]
+mod tests {
+    use sluice_config::EncodedSlashes;
+    use sluice_policy::plan::Rewrite;
+
+    use super::*;
+    use crate::http::parse::{self, HeadRules};
+
+    const RULES: HeadRules = HeadRules { fields_max: 100, slashes: EncodedSlashes::Reject };
+
+    /// What of it is sent on before the fields that are ours.
+    fn sent_on(text: &str, trusted: bool, rewrite: &Rewrite) -> String {
+        let mut head = Head::default();
+        head.text.extend_from_slice(text.as_bytes());
+        parse::request(&mut head, text.len(), RULES).unwrap();
+        let peer = IpAddr::from([127, 0, 0, 1]);
+        let mut passport = Passport::new(peer);
+        passport.stamp(&Ids::new(), &head, (peer, trusted));
+        let mut out = Vec::new();
+        request(&mut out, &head, &passport, rewrite, "app:80", false, None);
+        let out = String::from_utf8(out).unwrap();
+        out.split("X-Forwarded-For: 127.0.0.1\r\n").next().unwrap().to_owned()
+    }
+
+    #[test]
+    fn a_head_goes_on_as_it_came_but_for_what_is_not_to() {
+        let plain = Rewrite::default();
+        let prefixed = Rewrite { add_prefix: Some("/v1".to_owned()), ..Rewrite::default() };
+        let edit = HeaderEdit { set: Vec::new(), remove: vec!["a".to_owned()] };
+        let edited = Rewrite { request_headers: edit, ..Rewrite::default() };
+        let host_first = "GET /x?y HTTP/1.1\r\nHost:  h\r\nA: 1\r\nB:2\r\n\r\n";
+        let table = [
+            (host_first, &plain, "GET /x?y HTTP/1.1\r\nHost:  h\r\nA: 1\r\nB:2\r\n"),
+            (host_first, &edited, "GET /x?y HTTP/1.1\r\nHost:  h\r\nB:2\r\n"),
+            (host_first, &prefixed, "GET /v1/x?y HTTP/1.1\r\nHost: h\r\nA: 1\r\nB:2\r\n"),
+            // Empty lines in front are not passed on.
+            ("\r\n\r\nGET / HTTP/1.1\r\nHost: h\r\n\r\n", &plain, "GET / HTTP/1.1\r\nHost: h\r\n"),
+            // Ours come instead, or it is between neighbours only.
+            (
+                "GET / HTTP/1.1\r\nHost: h\r\nTE: x\r\nX-Request-Id: i\r\nA: 1\r\n\r\n",
+                &plain,
+                "GET / HTTP/1.1\r\nHost: h\r\nA: 1\r\n",
+            ),
+            // The host comes first (RFC 9110 section 7.2).
+            (
+                "GET / HTTP/1.1\r\nA: 1\r\nHost: h\r\nB: 2\r\n\r\n",
+                &plain,
+                "GET / HTTP/1.1\r\nHost: h\r\nA: 1\r\nB: 2\r\n",
+            ),
+            // Upstream all is HTTP/1.1 in origin form, and as it was judged.
+            ("GET / HTTP/1.0\r\nHost: h\r\n\r\n", &plain, "GET / HTTP/1.1\r\nHost: h\r\n"),
+            (
+                "GET / HTTP/1.0\r\nA: 1\r\n\r\n",
+                &plain,
+                "GET / HTTP/1.1\r\nHost: app:80\r\nA: 1\r\n",
+            ),
+            (
+                "GET http://h/a HTTP/1.1\r\nHost: h\r\n\r\n",
+                &plain,
+                "GET /a HTTP/1.1\r\nHost: h\r\n",
+            ),
+            ("GET /a/../b HTTP/1.1\r\nHost: h\r\n\r\n", &plain, "GET /b HTTP/1.1\r\nHost: h\r\n"),
+            ("GET /%61 HTTP/1.1\r\nHost: h\r\n\r\n", &plain, "GET /%61 HTTP/1.1\r\nHost: h\r\n"),
+        ];
+        for (text, rewrite, expected) in table {
+            assert_eq!(sent_on(text, false, rewrite), expected, "{text:?}");
+        }
+        let told = "GET / HTTP/1.1\r\nHost: h\r\nX-Forwarded-Proto: https\r\nA: 1\r\n\r\n";
+        assert_eq!(sent_on(told, false, &plain), "GET / HTTP/1.1\r\nHost: h\r\nA: 1\r\n");
+        assert!(sent_on(told, true, &plain).contains("X-Forwarded-Proto: https\r\n"));
+    }
+
+    #[test]
+    fn a_status_line_goes_on_as_it_came_or_is_made_one_of_ours() {
+        let edit = HeaderEdit { set: Vec::new(), remove: vec!["a".to_owned()] };
+        let table = [
+            ("HTTP/1.1 200 OK\r\nA: 1\r\nB: 2\r\n", "HTTP/1.1 200 OK\r\nA: 1\r\nB: 2\r\n", None),
+            ("HTTP/1.1 200 OK\r\nA: 1\r\nB: 2\r\n", "HTTP/1.1 200 OK\r\nB: 2\r\n", Some(&edit)),
+            ("HTTP/1.1 200 OK\r\nConnection: x\r\nB: 2\r\n", "HTTP/1.1 200 OK\r\nB: 2\r\n", None),
+            ("HTTP/1.1 204 No  Content\r\n", "HTTP/1.1 204 No  Content\r\n", None),
+            ("HTTP/1.0 200 OK\r\nA: 1\r\n", "HTTP/1.1 200 OK\r\nA: 1\r\n", None),
+            ("HTTP/1.1 200\r\nA: 1\r\n", "HTTP/1.1 200 \r\nA: 1\r\n", None),
+            ("HTTP/1.1 200 gr\u{fc}n\r\nA: 1\r\n", "HTTP/1.1 200 \r\nA: 1\r\n", None),
+            ("\r\nHTTP/1.1 200 OK\r\nA: 1\r\n", "HTTP/1.1 200 OK\r\nA: 1\r\n", None),
+        ];
+        for (text, expected, edit) in table {
+            let text = format!("in front{text}Date: x\r\n\r\nbehind");
+            let (from, end) = ("in front".len(), text.len() - "behind".len());
+            let mut head = ResponseHead::default();
+            parse::response(&mut head, text.as_bytes(), from, end, false).unwrap();
+            let extras = ResponseExtras {
+                chunked: false,
+                connection: None,
+                request_id: b"i",
+                limits: None,
+                date: b"Date: Thu, 01 Jan 1970 00:00:00 GMT\r\n",
+                edit,
+            };
+            let mut out = Vec::new();
+            response(&mut out, text.as_bytes(), &head, &extras);
+            let expected = format!("{expected}Date: x\r\nX-Request-Id: i\r\n\r\n");
+            assert_eq!(String::from_utf8(out).unwrap(), expected, "{text:?}");
+        }
+    }
+}

@@ -101,6 +101,30 @@ fn every_request_has_one_id_that_both_ends_see() {
 }
 
 #[test]
+fn a_request_without_id_and_trace_has_one_name_for_both() {
+    let origin = Origin::ok("hello");
+    let sluice = Sluice::before(&origin);
+    let mut client = sluice.client();
+    let trace = "traceparent: 00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01\r\n";
+    // A trace may be of many requests, and an id is of one.
+    for (fields, alike) in
+        [("", true), (trace, false), (trace, false), ("X-Request-Id: a\r\n", false), ("", true)]
+    {
+        client.ask("/a", fields);
+        let requests = origin.requests();
+        let head = &requests.last().expect("a request").head;
+        let trace = head.field("traceparent").expect("a trace").split('-').nth(1);
+        assert_eq!(head.field("x-request-id") == trace, alike, "{fields}: {head:?}");
+    }
+    let ids: std::collections::BTreeSet<_> = origin
+        .requests()
+        .iter()
+        .map(|request| request.head.field("x-request-id").map(str::to_owned))
+        .collect();
+    assert_eq!(ids.len(), 5, "{ids:?}");
+}
+
+#[test]
 fn a_trace_is_taken_or_begun() {
     const TRACE: &str = "4bf92f3577b34da6a3ce929d0e0e4736";
     let good = format!("traceparent: 00-{TRACE}-00f067aa0ba902b7-01\r\n");

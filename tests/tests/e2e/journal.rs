@@ -2,8 +2,10 @@
 
 use std::fs::File;
 use std::process::Command;
+use std::time::{Duration, Instant};
 
-use sluice_tests::{Config, Origin, Signal, Sluice, eventually};
+use sluice_tests::wait::pace;
+use sluice_tests::{Config, Gate, Origin, Signal, Sluice, eventually};
 use tempfile::TempDir;
 
 const EVERYTHING: &str = "sample = { ok = \"100%\", slow = \"250ms\", errors = \"100%\" }";
@@ -70,6 +72,46 @@ fn a_line_tells_the_request_and_hides_the_secrets() {
     );
     assert!(line["total_us"].as_u64().is_some_and(|us| us > 0), "{line}");
     assert!(line.to_string().contains("page=2") && !line.to_string().contains("geheim"), "{line}");
+}
+
+#[test]
+fn a_request_takes_until_its_last_byte_has_been_sent() {
+    const TIMES: usize = 12;
+    // Copied in pieces, and long enough to be spliced.
+    let long = "x".repeat(100_000);
+    let spliced = format!("HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\nx", long.len() + 1);
+    let chunked = "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n1\r\nx\r\n".to_owned();
+    for (begin, end) in [(chunked, "1\r\ny\r\n0\r\n\r\n".to_owned()), (spliced, long)] {
+        let gates: [Gate; TIMES] = Default::default();
+        let script = gates.clone();
+        let origin = Origin::new(move |connection| {
+            for gate in &script {
+                connection.read_request()?;
+                connection.write(&begin)?;
+                connection.wait_at(gate)?;
+                connection.write(&end)?;
+            }
+            Ok(())
+        });
+        let sluice = Sluice::before(&origin);
+        let mut client = sluice.client();
+        let mut waited = Vec::new();
+        for gate in &gates {
+            client.send("GET /a HTTP/1.1\r\nHost: a.example\r\n\r\n");
+            client.read_bodyless();
+            client.read_until("x");
+            let since = Instant::now();
+            pace(since + Duration::from_millis(5));
+            waited.push(since.elapsed());
+            gate.open();
+            client.read_until_end();
+        }
+        // The worker's clock is read now and then anyway: a dozen leave it no chance.
+        for (line, waited) in sluice.log_lines(TIMES).iter().zip(waited) {
+            let total = line["total_us"].as_u64().map(Duration::from_micros).expect("a figure");
+            assert!(total >= waited, "{total:?}, but its body paused for {waited:?}");
+        }
+    }
 }
 
 #[test]

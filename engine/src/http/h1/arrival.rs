@@ -95,7 +95,7 @@ impl Connection {
     }
 
     fn too_long(&self) -> Arrival {
-        let line = memchr::memchr(b'\n', &self.head.text).unwrap_or(self.head.text.len());
+        let line = self.head.text.iter().position(|b| *b == b'\n').unwrap_or(self.head.text.len());
         match line < self.current.head_bytes {
             true => bad(431, "request.head"),
             false => bad(414, "request.target"),

@@ -223,8 +223,27 @@ mod tests {
     }
 
     #[test]
+    fn a_request_line_has_three_parts_with_one_space_between() {
+        let table: [(&[u8], BadLine); 9] = [
+            (b"GET  HTTP/1.1\r\n", BadLine::Malformed),
+            (b" / HTTP/1.1\r\n", BadLine::Malformed),
+            (b"GET\t/ HTTP/1.1\r\n", BadLine::Malformed),
+            (b"GET / HTTP/1.1 \r\n", BadLine::Malformed),
+            (b"GET / HTTP/1.1\r", BadLine::Malformed),
+            (b"GET /\x7f HTTP/1.1\r\n", BadLine::Malformed),
+            (b"GET /\xff HTTP/1.1\r\n", BadLine::Malformed),
+            (b"GET /", BadLine::Malformed),
+            (b"GET / HTTP/1.2\r\n", BadLine::Version),
+        ];
+        for (text, expected) in table {
+            assert_eq!(Lines::new(text, 0).request_line(), Err(expected), "{text:?}");
+        }
+    }
+
+    #[test]
     fn a_status_line_may_have_no_reason() {
-        let table: [(&[u8], Option<(u16, &[u8])>); 10] = [
+        type Expected = Option<(u16, &'static [u8])>;
+        let table: [(&[u8], Expected); 10] = [
             (b"HTTP/1.1 200 OK\r\n", Some((200, b"OK"))),
             (b"HTTP/1.0 404 Not\tFound \r\n", Some((404, b"Not\tFound "))),
             (b"HTTP/1.1 204 \r\n", Some((204, b""))),

@@ -342,6 +342,17 @@ mod tests {
     }
 
     #[test]
+    fn a_head_ends_where_its_lines_do_or_not_at_all() {
+        let text = "GET / HTTP/1.1\r\nHost: a\r\n\r\n\r\n";
+        let right = text.len() - 2;
+        for end in [right - 2, right, right + 2] {
+            let mut head = Head::default();
+            head.text.extend_from_slice(text.as_bytes());
+            assert_eq!(request(&mut head, end, RULES).is_ok(), end == right, "{end}");
+        }
+    }
+
+    #[test]
     fn as_many_fields_as_the_operator_allows_are_read() {
         for (fields, fields_max, status) in
             [(1000, 1000, None), (257, 300, None), (301, 300, Some(431)), (1001, 1000, Some(431))]
