@@ -4,6 +4,7 @@
 //! certain, each trusted hop vouches for the one before it, and the first that is not trusted is
 //! the client. What an untrusted peer says about others is replaced.
 
+use std::io::Write as _;
 use std::net::{IpAddr, SocketAddr};
 
 use sluice_policy::facts::Headers;
@@ -70,34 +71,57 @@ pub(crate) fn write_hops(out: &mut Vec<u8>, headers: Headers<'_>) {
     }
 }
 
-/// Without the formatting machinery for the usual case.
-pub(crate) fn write_address(out: &mut Vec<u8>, address: IpAddr) {
-    match address {
-        IpAddr::V4(v4) => {
-            // `255.255.255.255.`, appended in one go.
-            let mut text = [b'.'; 16];
-            let mut len = 0;
-            let mut push = |byte| {
-                text[len % 16] = byte;
-                len += 1;
-            };
-            for octet in v4.octets() {
-                if octet >= 100 {
-                    push(b'0' + octet / 100);
+/// An address as text, where it is.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct AddressText {
+    text: [u8; Self::LEN_MAX],
+    len: u8,
+}
+
+impl AddressText {
+    /// `ffff:ffff:ffff:ffff:ffff:ffff:255.255.255.255`
+    const LEN_MAX: usize = 45;
+
+    /// Without the formatting machinery for the usual case.
+    pub(crate) fn of(address: IpAddr) -> Self {
+        let mut text = [0; Self::LEN_MAX];
+        let len = match address {
+            IpAddr::V4(v4) => {
+                // `255.255.255.255.`, of which the last is left off.
+                let mut len = 0_u8;
+                let mut push = |byte| {
+                    text[usize::from(len) % Self::LEN_MAX] = byte;
+                    len += 1;
+                };
+                for octet in v4.octets() {
+                    if octet >= 100 {
+                        push(b'0' + octet / 100);
+                    }
+                    if octet >= 10 {
+                        push(b'0' + octet / 10 % 10);
+                    }
+                    push(b'0' + octet % 10);
+                    push(b'.');
                 }
-                if octet >= 10 {
-                    push(b'0' + octet / 10 % 10);
-                }
-                push(b'0' + octet % 10);
-                push(b'.');
+                len - 1
             }
-            out.extend_from_slice(&text[..len - 1]);
-        }
-        IpAddr::V6(v6) => {
-            // Writing to memory does not fail.
-            let _ = std::io::Write::write_fmt(out, format_args!("{v6}"));
-        }
+            IpAddr::V6(v6) => {
+                let mut rest = &mut text[..];
+                // It fits.
+                let _ = write!(rest, "{v6}");
+                u8::try_from(Self::LEN_MAX - rest.len()).unwrap_or_default()
+            }
+        };
+        Self { text, len }
     }
+
+    pub(crate) fn bytes(&self) -> &[u8] {
+        &self.text[..usize::from(self.len)]
+    }
+}
+
+pub(crate) fn write_address(out: &mut Vec<u8>, address: IpAddr) {
+    out.extend_from_slice(AddressText::of(address).bytes());
 }
 
 #[cfg(test)]
@@ -166,6 +190,23 @@ mod tests {
             }
             write_address(&mut out, peer.to_canonical());
             assert_eq!(String::from_utf8(out).unwrap(), told, "{peer} {text}");
+        }
+    }
+
+    #[test]
+    fn addresses_are_written_as_the_standard_library_writes_them() {
+        let table = [
+            "0.0.0.0",
+            "1.20.255.100",
+            "255.255.255.255",
+            "::",
+            "2001:db8::1",
+            "1111:2222:3333:4444:5555:6666:7777:8888",
+            "::ffff:255.255.255.255",
+        ];
+        for text in table {
+            let address: IpAddr = text.parse().unwrap();
+            assert_eq!(AddressText::of(address).bytes(), address.to_string().as_bytes());
         }
     }
 }

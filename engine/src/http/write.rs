@@ -9,6 +9,7 @@ use sluice_policy::flight::Flight;
 use sluice_policy::plan::{HeaderEdit, Rewrite};
 
 use super::fields::Kind;
+use super::forward::AddressText;
 use super::head::Head;
 use super::limit::Forms;
 use super::parse::ResponseHead;
@@ -20,7 +21,7 @@ use crate::ids::{self, HexId, Ids, TraceLine};
 pub(crate) struct Passport {
     pub(crate) peer: IpAddr,
     /// The peer's address as a hop is written.
-    hop: Box<[u8]>,
+    hop: AddressText,
     pub(crate) client: IpAddr,
     /// The peer is a trusted proxy: what it says of the way is passed on.
     pub(crate) trusted: bool,
@@ -32,11 +33,9 @@ pub(crate) struct Passport {
 
 impl Passport {
     pub(crate) fn new(peer: IpAddr) -> Self {
-        let mut hop = Vec::new();
-        forward::write_address(&mut hop, peer.to_canonical());
         Self {
             peer,
-            hop: hop.into(),
+            hop: AddressText::of(peer.to_canonical()),
             client: peer,
             trusted: false,
             given: false,
@@ -155,7 +154,7 @@ fn write_forwarded(out: &mut Vec<u8>, head: &Head, passport: &Passport) {
     if passport.trusted {
         forward::write_hops(out, head.headers());
     }
-    out.extend_from_slice(&passport.hop);
+    out.extend_from_slice(passport.hop.bytes());
     let told = |wanted: Kind| passport.trusted && head.kinds.contains(&wanted);
     let host = head.host_field.filter(|_| !told(Kind::ForwardedHost)).map(|at| head.bytes(at));
     out.extend_from_slice(match (told(Kind::ForwardedProto), host.is_some()) {

@@ -1,4 +1,6 @@
-//! Looking at sixteen bytes at once: one bit each, the first byte's the lowest.
+//! Looking for a byte in sixteen of them at once.
+
+use crate::sys::wide;
 
 /// Marks bytes of one class.
 pub(super) trait Class {
@@ -84,79 +86,6 @@ impl Class for Unusual {
     #[inline]
     fn marks(bytes: &[u8; 16]) -> u32 {
         !(wide::letters(bytes) | wide::equal(bytes, b'-')) & 0xffff
-    }
-}
-
-/// By SSE2, which every x86-64 processor has.
-#[cfg(target_arch = "x86_64")]
-mod wide {
-    use std::arch::x86_64::{
-        __m128i, _mm_cmpeq_epi8, _mm_loadu_si128, _mm_max_epu8, _mm_min_epu8, _mm_movemask_epi8,
-        _mm_or_si128, _mm_set1_epi8, _mm_sub_epi8,
-    };
-
-    #[inline]
-    pub(super) fn equal(bytes: &[u8; 16], byte: u8) -> u32 {
-        // SAFETY: it needs SSE2 and nothing else.
-        unsafe { bits(_mm_cmpeq_epi8(load(bytes), each(byte))) }
-    }
-
-    /// `bound`: 1 at the least.
-    #[inline]
-    pub(super) fn below(bytes: &[u8; 16], bound: u8) -> u32 {
-        // SAFETY: it needs SSE2 and nothing else.
-        unsafe {
-            let bytes = load(bytes);
-            bits(_mm_cmpeq_epi8(_mm_min_epu8(bytes, each(bound - 1)), bytes))
-        }
-    }
-
-    #[inline]
-    pub(super) fn letters(bytes: &[u8; 16]) -> u32 {
-        // SAFETY: it needs SSE2 and nothing else.
-        unsafe {
-            let lower = _mm_or_si128(load(bytes), each(0x20));
-            let place = _mm_sub_epi8(lower, each(b'a'));
-            bits(_mm_cmpeq_epi8(_mm_max_epu8(place, each(25)), each(25)))
-        }
-    }
-
-    #[inline]
-    #[target_feature(enable = "sse2")]
-    fn load(bytes: &[u8; 16]) -> __m128i {
-        // SAFETY: these are sixteen bytes, and they need not be aligned.
-        unsafe { _mm_loadu_si128(bytes.as_ptr().cast()) }
-    }
-
-    #[inline]
-    #[target_feature(enable = "sse2")]
-    fn each(byte: u8) -> __m128i {
-        _mm_set1_epi8(byte.cast_signed())
-    }
-
-    #[inline]
-    #[target_feature(enable = "sse2")]
-    fn bits(bytes: __m128i) -> u32 {
-        _mm_movemask_epi8(bytes).cast_unsigned()
-    }
-}
-
-#[cfg(not(target_arch = "x86_64"))]
-mod wide {
-    pub(super) fn equal(bytes: &[u8; 16], byte: u8) -> u32 {
-        bits(bytes, |b| b == byte)
-    }
-
-    pub(super) fn below(bytes: &[u8; 16], bound: u8) -> u32 {
-        bits(bytes, |b| b < bound)
-    }
-
-    pub(super) fn letters(bytes: &[u8; 16]) -> u32 {
-        bits(bytes, |b| b.is_ascii_alphabetic())
-    }
-
-    fn bits(bytes: &[u8; 16], is: impl Fn(u8) -> bool) -> u32 {
-        bytes.iter().rev().fold(0, |bits, b| bits << 1 | u32::from(is(*b)))
     }
 }
 
