@@ -24,6 +24,9 @@ const RULES: HeadRules = HeadRules { fields_max: 100, slashes: EncodedSlashes::R
 /// With room for what we add.
 const SENT: HeadRules = HeadRules { fields_max: 120, slashes: EncodedSlashes::Reject };
 
+/// Fields that we add to a response here.
+const OURS: usize = 3;
+
 /// Any split of a request's head gives the same verdict, and its lines are split as httparse and a
 /// plain reader split them; an accepted head is framed as a plain reader frames it; what is sent on
 /// is accepted, and framed alike.
@@ -120,6 +123,9 @@ pub fn http_response(input: &[u8]) {
         edit: None,
     };
     write::response(&mut out, text, &head, &extras);
+    if head.fields.len() + OURS > parse::RESPONSE_FIELDS_MAX {
+        return;
+    }
     let sent = response(&out, 0, out.len()).expect("what is sent on is as strict");
     let framing = if chunked { Framing::Chunked } else { head.framing };
     assert_eq!((sent.status, sent.framing), (head.status, framing));
@@ -303,6 +309,10 @@ mod tests {
         for count in [99, 100, 101] {
             let head = format!("\u{1}GET /a HTTP/1.0\r\n{}\r\n", "a:b\r\n".repeat(count));
             http_request(head.as_bytes());
+        }
+        for count in [252, 253, 254, 256, 257] {
+            let head = format!("\u{1}HTTP/1.1 200 OK\r\n{}\r\n", "a:b\r\n".repeat(count));
+            http_response(head.as_bytes());
         }
         for count in [TRAILERS_MAX - 1, TRAILERS_MAX, TRAILERS_MAX + 1] {
             let body = format!("\u{1}0\r\n{}\r\n", "a:b\r\n".repeat(count));

@@ -22,7 +22,7 @@ pub(crate) async fn serve<X: Exchange>(worker: &Rc<Worker>, exchange: &mut X) {
     let facts = exchange.facts();
     // It is large, and never moved.
     let mut flight = worker.begin(&facts);
-    let mut guard = Guard { worker, flight: &mut flight, ended: false };
+    let mut guard = Guard { worker, flight: &mut flight, relayed: false, ended: false };
     let mut decision = guard.decide(&facts, Event::Arrived);
     let (mut response, mut slow) = (None, None);
     let sent = loop {
@@ -46,12 +46,7 @@ pub(crate) async fn serve<X: Exchange>(worker: &Rc<Worker>, exchange: &mut X) {
                     Err(fault) => break Box::pin(excuse(exchange, fault)).await,
                 }
             }
-            Decision::Relay => {
-                if let Some(response) = &response {
-                    guard.settle(exchange, response);
-                }
-                break relay(worker, exchange, guard.flight(), response.take()).await;
-            }
+            Decision::Relay => break relay(exchange, &mut guard, response.take()).await,
             Decision::Answer(answer) => {
                 if let Some(refused) = response.take() {
                     Box::pin(discard(worker, exchange, refused)).await;
@@ -153,15 +148,17 @@ async fn discard<X: Exchange>(worker: &Worker, exchange: &mut X, mut refused: Re
 }
 
 async fn relay<X: Exchange>(
-    worker: &Worker,
     exchange: &mut X,
-    flight: &Flight,
+    guard: &mut Guard<'_>,
     response: Option<Response>,
 ) -> Sent {
     let Some(response) = response else {
         debug_assert!(false, "policy relays only what has come");
         return Sent { finish: Finish::Fault, ..Sent::GONE };
     };
+    guard.settle(exchange, &response);
+    guard.relayed = true;
+    let (worker, flight) = (guard.worker, guard.flight());
     let (asked, now) = (exchange.head().headers(), worker.now_cached());
     let mut recorder = Recorder::begin(&worker.cache, flight, asked, &response, now);
     let sent = exchange.relay(response, told(flight), recorder.as_deref_mut()).await;
@@ -181,6 +178,7 @@ fn told(flight: &Flight) -> Told<'_> {
 struct Guard<'w> {
     worker: &'w Worker,
     flight: &'w mut Flight,
+    relayed: bool,
     ended: bool,
 }
 
@@ -208,6 +206,10 @@ impl Guard<'_> {
             finish: sent.finish,
         };
         self.ended = true;
+        // Who relays has read the clock after whatever it waited for last.
+        if !self.relayed {
+            self.worker.tick_clock();
+        }
         let record = self.worker.end(self.flight, ending);
         self.worker.observe(&record, exchange.head(), exchange.passport());
     }
@@ -216,6 +218,7 @@ impl Guard<'_> {
 impl Drop for Guard<'_> {
     fn drop(&mut self) {
         if !self.ended {
+            self.worker.tick_clock();
             let ending =
                 Ending { status: None, bytes_in: 0, bytes_out: 0, finish: Finish::ClientGone };
             drop(self.worker.end(self.flight, ending));

@@ -66,7 +66,11 @@ pub(crate) mod wide {
 }
 
 #[cfg(not(target_arch = "x86_64"))]
-pub(crate) mod wide {
+pub(crate) use plain as wide;
+
+/// The same on any processor.
+#[cfg(any(test, not(target_arch = "x86_64")))]
+pub(crate) mod plain {
     pub(crate) fn equal(bytes: &[u8; 16], byte: u8) -> u32 {
         bits(bytes, |b| b == byte)
     }
@@ -81,5 +85,24 @@ pub(crate) mod wide {
 
     fn bits(bytes: &[u8; 16], is: impl Fn(u8) -> bool) -> u32 {
         bytes.iter().rev().fold(0, |bits, b| bits << 1 | u32::from(is(*b)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{plain, wide};
+
+    #[test]
+    fn every_processor_marks_the_same_bytes() {
+        for byte in 0..=u8::MAX {
+            let bytes: [u8; 16] =
+                std::array::from_fn(|i| byte.wrapping_mul(u8::try_from(i).unwrap_or_default() | 1));
+            assert_eq!(wide::letters(&bytes), plain::letters(&bytes), "{bytes:?}");
+            for other in 0..=u8::MAX {
+                assert_eq!(wide::equal(&bytes, other), plain::equal(&bytes, other), "{bytes:?}");
+                let bound = other.max(1);
+                assert_eq!(wide::below(&bytes, bound), plain::below(&bytes, bound), "{bytes:?}");
+            }
+        }
     }
 }

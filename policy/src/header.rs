@@ -42,6 +42,11 @@ pub(crate) fn compile(spec: HeaderSpec, path: &str, problems: &mut Vec<Problem>)
         let path = format!("{path}.remove[{i}]");
         let lower = name.to_ascii_lowercase();
         check_name(&name, &path, problems);
+        if lower == "host" {
+            let hint = Some("every request names one: set it to another instead".to_owned());
+            let message = "`host` cannot be removed".to_owned();
+            problems.push(Problem { path: path.clone(), message, hint });
+        }
         if edit.remove.contains(&lower) || edit.set.iter().any(|(n, _)| *n == lower) {
             problems.push(twice(&path, &lower));
         }
@@ -99,7 +104,7 @@ mod tests {
     #[test]
     fn what_could_break_a_message_is_refused() {
         type Edits<'a> = (&'a [(&'a str, &'a str)], &'a [&'a str], &'a [&'a str]);
-        let table: [Edits<'_>; 9] = [
+        let table: [Edits<'_>; 10] = [
             (&[("Content-Length", "1")], &[], &["h.set.Content-Length"]),
             (&[], &["transfer-encoding", "Connection"], &["h.remove[0]", "h.remove[1]"]),
             (&[("x", "a\r\nb: c")], &[], &["h.set.x"]),
@@ -109,6 +114,7 @@ mod tests {
             (&[("x:", "1")], &[], &["h.set.x:"]),
             (&[("X", "1"), ("x", "2")], &[], &["h.set.x"]),
             (&[("x", "1")], &["X"], &["h.remove[0]"]),
+            (&[], &["Host"], &["h.remove[0]"]),
         ];
         for (set, remove, paths) in table {
             assert_eq!(problems(set, remove).1, paths, "{set:?} {remove:?}");

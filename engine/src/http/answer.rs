@@ -180,30 +180,38 @@ pub(crate) fn write(
     out.push(b' ');
     out.extend_from_slice(reason(page.status).as_bytes());
     out.extend_from_slice(b"\r\n");
-    out.extend_from_slice(extras.date);
+    if !extras.edits(b"date") {
+        out.extend_from_slice(extras.date);
+    }
+    // What the operator sets comes at the end, and instead of ours.
+    let field = |out: &mut Vec<u8>, name: &[u8], value: &[u8]| {
+        if !extras.edits(name) {
+            write::field(out, name, value);
+        }
+    };
     if let Some(allow) = &page.allow {
-        write::field(out, b"Allow", allow.as_bytes());
+        field(out, b"Allow", allow.as_bytes());
     }
     if let Some(location) = &page.location {
-        write::field(out, b"Location", location);
+        field(out, b"Location", location);
     }
     let body = page.body.bytes();
     if !matches!(page.status, 204 | 304) {
         if !body.is_empty() {
             let kind = page.own_type.as_deref().unwrap_or(page.content_type);
-            write::field(out, b"Content-Type", kind.as_bytes());
+            field(out, b"Content-Type", kind.as_bytes());
         }
-        write::field(out, b"Content-Length", digits.format(body.len()).as_bytes());
+        field(out, b"Content-Length", digits.format(body.len()).as_bytes());
     }
     if page.no_store {
-        write::field(out, b"Cache-Control", b"no-store");
+        field(out, b"Cache-Control", b"no-store");
     }
     if let Some(source) = page.degraded {
-        write::field(out, b"x-degraded", source.as_bytes());
+        field(out, b"x-degraded", source.as_bytes());
     }
     if let Some(after) = page.retry_after {
         let seconds = write::seconds_up(after).max(1);
-        write::field(out, b"Retry-After", digits.format(seconds).as_bytes());
+        field(out, b"Retry-After", digits.format(seconds).as_bytes());
     }
     write::write_extras(out, extras);
     if let Some(edit) = extras.edit {

@@ -14,6 +14,8 @@ mod request;
 mod response;
 
 pub(crate) use request::request;
+#[cfg(any(test, feature = "fuzzing"))]
+pub(crate) use response::RESPONSE_FIELDS_MAX;
 pub(crate) use response::{ResponseHead, response};
 
 /// Looks for the end of a head while its bytes arrive, each byte once.

@@ -76,40 +76,43 @@ pub(crate) fn request(
     deadline: Option<(&DeadlineHeader, Duration)>,
 ) {
     let edit = &rewrite.request_headers;
-    let edited = |field: &Field| !edit.is_empty() && edit.names(slice(&head.text, field.name));
+    let edited = |name: &[u8]| !edit.is_empty() && edit.names(name);
     // Most often the host comes first, and then the line and all that follows go as they came.
-    let as_it_came = head.line_stays(rewrite) && head.kinds.first() == Some(&Kind::Host);
+    let as_it_came =
+        head.line_stays(rewrite) && head.kinds.first() == Some(&Kind::Host) && !edited(b"host");
     let from = if as_it_came { Some(head.line_at) } else { None };
     if !as_it_came {
-        write_line(out, head, rewrite, host);
+        write_line(out, head, rewrite);
+        if !edited(b"host") {
+            // First, as RFC 9110 section 7.2 asks. An absolute form's authority counts.
+            let named = head.authority.or(head.host_field).map(|at| head.bytes(at));
+            field(out, b"Host", named.unwrap_or(host.as_bytes()));
+        }
     }
-    copy_fields(
-        out,
-        &head.text,
-        &head.fields,
-        &head.kinds,
-        from,
-        head.fields_end(),
-        |kind, field| match kind {
-            Kind::Plain | Kind::Date => !edited(field),
-            Kind::Host => as_it_came,
-            Kind::ForwardedProto | Kind::ForwardedHost | Kind::Forwarded => passport.trusted,
-            Kind::Drop | Kind::ForwardedFor | Kind::RequestId | Kind::TraceParent => false,
-        },
-    );
+    let kept = |kind, at: &Field| match kind {
+        Kind::Host => as_it_came,
+        Kind::Plain | Kind::Date => !edited(slice(&head.text, at.name)),
+        Kind::ForwardedProto | Kind::ForwardedHost | Kind::Forwarded => {
+            passport.trusted && !edited(slice(&head.text, at.name))
+        }
+        Kind::Drop | Kind::ForwardedFor | Kind::RequestId | Kind::TraceParent => false,
+    };
+    copy_fields(out, &head.text, &head.fields, &head.kinds, from, head.fields_end(), kept);
     if head.body == sluice_policy::facts::Body::Unknown {
         out.extend_from_slice(b"Transfer-Encoding: chunked\r\n");
     }
     if expect {
         out.extend_from_slice(b"Expect: 100-continue\r\n");
     }
-    write_forwarded(out, head, passport);
-    out.extend_from_slice(b"X-Request-Id: ");
-    out.extend_from_slice(passport.request_id(head));
-    out.extend_from_slice(b"\r\n");
-    out.extend_from_slice(passport.trace.text());
+    write_forwarded(out, head, passport, edited);
+    if !edited(b"x-request-id") {
+        field(out, b"X-Request-Id", passport.request_id(head));
+    }
+    if !edited(b"traceparent") {
+        out.extend_from_slice(passport.trace.text());
+    }
     if let Some((header, left)) = deadline
-        && !edit.names(header.name().as_bytes())
+        && !edited(header.name().as_bytes())
     {
         deadline::write(out, header, left);
     }
@@ -117,16 +120,11 @@ pub(crate) fn request(
     out.extend_from_slice(b"\r\n");
 }
 
-/// The request line, and the host first, as RFC 9110 section 7.2 asks. An absolute form's authority
-/// counts.
-fn write_line(out: &mut Vec<u8>, head: &Head, rewrite: &Rewrite, host: &str) {
+fn write_line(out: &mut Vec<u8>, head: &Head, rewrite: &Rewrite) {
     out.extend_from_slice(head.method().as_bytes());
     out.push(b' ');
     write_target(out, head, rewrite);
-    out.extend_from_slice(b" HTTP/1.1\r\nHost: ");
-    let named = head.authority.or(head.host_field).map(|at| head.bytes(at));
-    out.extend_from_slice(named.unwrap_or(host.as_bytes()));
-    out.extend_from_slice(b"\r\n");
+    out.extend_from_slice(b" HTTP/1.1\r\n");
 }
 
 fn write_target(out: &mut Vec<u8>, head: &Head, rewrite: &Rewrite) {
@@ -149,23 +147,29 @@ fn write_target(out: &mut Vec<u8>, head: &Head, rewrite: &Rewrite) {
     out.extend_from_slice(head.query_with_mark().as_bytes());
 }
 
-fn write_forwarded(out: &mut Vec<u8>, head: &Head, passport: &Passport) {
-    out.extend_from_slice(b"X-Forwarded-For: ");
-    if passport.trusted {
-        forward::write_hops(out, head.headers());
-    }
-    out.extend_from_slice(passport.hop.bytes());
+fn write_forwarded(
+    out: &mut Vec<u8>,
+    head: &Head,
+    passport: &Passport,
+    edited: impl Fn(&[u8]) -> bool,
+) {
     let told = |wanted: Kind| passport.trusted && head.kinds.contains(&wanted);
-    let host = head.host_field.filter(|_| !told(Kind::ForwardedHost)).map(|at| head.bytes(at));
-    out.extend_from_slice(match (told(Kind::ForwardedProto), host.is_some()) {
-        (true, false) => b"\r\n",
-        (true, true) => b"\r\nX-Forwarded-Host: ",
-        (false, false) => b"\r\nX-Forwarded-Proto: http\r\n",
-        (false, true) => b"\r\nX-Forwarded-Proto: http\r\nX-Forwarded-Host: ",
-    });
-    if let Some(host) = host {
-        out.extend_from_slice(host);
+    if !edited(b"x-forwarded-for") {
+        out.extend_from_slice(b"X-Forwarded-For: ");
+        if passport.trusted {
+            forward::write_hops(out, head.headers());
+        }
+        out.extend_from_slice(passport.hop.bytes());
         out.extend_from_slice(b"\r\n");
+    }
+    if !told(Kind::ForwardedProto) && !edited(b"x-forwarded-proto") {
+        out.extend_from_slice(b"X-Forwarded-Proto: http\r\n");
+    }
+    if !told(Kind::ForwardedHost)
+        && !edited(b"x-forwarded-host")
+        && let Some(host) = head.host_field
+    {
+        field(out, b"X-Forwarded-Host", head.bytes(host));
     }
 }
 
@@ -185,6 +189,13 @@ pub(crate) struct ResponseExtras<'a> {
     /// The line for a response that has no Date of its own.
     pub(crate) date: &'a DateLine,
     pub(crate) edit: Option<&'a HeaderEdit>,
+}
+
+impl ResponseExtras<'_> {
+    /// Whether fields of that name are set or removed.
+    pub(crate) fn edits(&self, name: &[u8]) -> bool {
+        self.edit.is_some_and(|edit| !edit.is_empty() && edit.names(name))
+    }
 }
 
 /// Append the response's head as the client is to see it. `text` is the buffer that `head` lies in.
@@ -224,7 +235,7 @@ pub(crate) fn response_with(
         },
     );
     more(out);
-    if !head.has_date {
+    if !head.has_date && !extras.edits(b"date") {
         out.extend_from_slice(extras.date);
     }
     if extras.chunked {
@@ -242,9 +253,9 @@ pub(crate) fn write_extras(out: &mut Vec<u8>, extras: &ResponseExtras<'_>) {
     if let Some(option) = extras.connection {
         field(out, b"Connection", option.as_bytes());
     }
-    out.extend_from_slice(b"X-Request-Id: ");
-    out.extend_from_slice(extras.request_id);
-    out.extend_from_slice(b"\r\n");
+    if !extras.edits(b"x-request-id") {
+        field(out, b"X-Request-Id", extras.request_id);
+    }
     if let Some((flight, forms)) = extras.limits {
         forms.write(out, flight);
     }
@@ -255,6 +266,7 @@ pub(crate) fn seconds_up(span: Duration) -> u64 {
     span.as_secs() + u64::from(span.subsec_nanos() > 0)
 }
 
+#[inline]
 pub(crate) fn field(out: &mut Vec<u8>, name: &[u8], value: &[u8]) {
     out.extend_from_slice(name);
     out.extend_from_slice(b": ");
@@ -328,6 +340,11 @@ mod tests {
 
     /// What of it is sent on before the fields that are ours.
     fn sent_on(text: &str, trusted: bool, rewrite: &Rewrite) -> String {
+        let out = whole(text, trusted, rewrite);
+        out.split("X-Forwarded-For: 127.0.0.1\r\n").next().unwrap().to_owned()
+    }
+
+    fn whole(text: &str, trusted: bool, rewrite: &Rewrite) -> String {
         let mut head = Head::default();
         head.text.extend_from_slice(text.as_bytes());
         parse::request(&mut head, text.len(), RULES).unwrap();
@@ -336,8 +353,7 @@ mod tests {
         passport.stamp(&Ids::new(), &head, (peer, trusted));
         let mut out = Vec::new();
         request(&mut out, &head, &passport, rewrite, "app:80", false, None);
-        let out = String::from_utf8(out).unwrap();
-        out.split("X-Forwarded-For: 127.0.0.1\r\n").next().unwrap().to_owned()
+        String::from_utf8(out).unwrap()
     }
 
     #[test]
@@ -346,10 +362,14 @@ mod tests {
         let prefixed = Rewrite { add_prefix: Some("/v1".to_owned()), ..Rewrite::default() };
         let edit = HeaderEdit { set: Vec::new(), remove: vec!["a".to_owned()] };
         let edited = Rewrite { request_headers: edit, ..Rewrite::default() };
+        let set = vec![("host".to_owned(), "b".to_owned())];
+        let edit = HeaderEdit { set, remove: Vec::new() };
+        let renamed = Rewrite { request_headers: edit, ..Rewrite::default() };
         let host_first = "GET /x?y HTTP/1.1\r\nHost:  h\r\nA: 1\r\nB:2\r\n\r\n";
         let table = [
             (host_first, &plain, "GET /x?y HTTP/1.1\r\nHost:  h\r\nA: 1\r\nB:2\r\n"),
             (host_first, &edited, "GET /x?y HTTP/1.1\r\nHost:  h\r\nB:2\r\n"),
+            (host_first, &renamed, "GET /x?y HTTP/1.1\r\nA: 1\r\nB:2\r\n"),
             (host_first, &prefixed, "GET /v1/x?y HTTP/1.1\r\nHost: h\r\nA: 1\r\nB:2\r\n"),
             // Empty lines in front are not passed on.
             ("\r\n\r\nGET / HTTP/1.1\r\nHost: h\r\n\r\n", &plain, "GET / HTTP/1.1\r\nHost: h\r\n"),
@@ -418,6 +438,30 @@ mod tests {
             response(&mut out, text.as_bytes(), &head, &extras);
             let expected = format!("{expected}Date: x\r\nX-Request-Id: i\r\n\r\n");
             assert_eq!(String::from_utf8(out).unwrap(), expected, "{text:?}");
+        }
+    }
+
+    #[test]
+    fn what_the_operator_edits_is_there_once_and_as_he_says() {
+        let ours = [
+            "host",
+            "x-forwarded-for",
+            "x-forwarded-proto",
+            "x-forwarded-host",
+            "x-request-id",
+            "traceparent",
+        ];
+        let text =
+            "GET / HTTP/1.1\r\nHost: h\r\nX-Forwarded-Proto: a\r\nX-Forwarded-Host: a\r\n\r\n";
+        for name in ours {
+            for trusted in [false, true] {
+                let set = vec![(name.to_owned(), "mine".to_owned())];
+                let request_headers = HeaderEdit { set, remove: Vec::new() };
+                let rewrite = Rewrite { request_headers, ..Rewrite::default() };
+                let out = whole(text, trusted, &rewrite).to_ascii_lowercase();
+                let lines = out.lines().filter(|line| line.starts_with(&format!("{name}:")));
+                assert_eq!(lines.collect::<Vec<_>>(), [format!("{name}: mine")], "{out}");
+            }
         }
     }
 }

@@ -239,9 +239,9 @@ impl Worker {
         self.policy.borrow_mut().settle(self.now_cached(), facts, flight, response);
     }
 
+    /// As of the clock as last read.
     pub(crate) fn end(&self, flight: &mut Flight, ending: Ending) -> Record {
         self.cells.in_flight.sub(1);
-        // Whatever was waited for last has read the clock.
         self.policy.borrow_mut().finish(self.now_cached(), flight, ending)
     }
 

@@ -68,6 +68,42 @@ fn a_route_rewrites_paths_and_fields() {
 }
 
 #[test]
+fn what_a_route_sets_stands_instead_of_what_the_gateway_writes() {
+    let origin = Origin::ok("hello");
+    let set = "set = { \"host\" = \"b\", \"x-request-id\" = \"mine\", \"x-forwarded-proto\" = \"https\" }";
+    let told = "set = { \"date\" = \"never\", \"x-request-id\" = \"yours\" }";
+    let config = Config::to(&[origin.addr()]).more(&format!(
+        "[route.set]\nmatch = \"/set\"\nto = \"app\"\n\
+         request_headers = {{ {set}, remove = [\"traceparent\"] }}\n\
+         response_headers = {{ {told} }}\n\
+         [route.own]\nmatch = \"/own\"\nrespond = {{ status = 200, body = \"a\" }}\n\
+         response_headers = {{ set = {{ \"date\" = \"never\", \"content-type\" = \"text/x\" }} }}\n",
+    ));
+    let sluice = Sluice::start(config);
+    let mut client = sluice.client();
+    let response = client.ask("/set", "X-Request-Id: a\r\n");
+    let head = origin.only_request().head;
+    for (name, expected) in [
+        ("host", &["b"][..]),
+        ("x-request-id", &["mine"]),
+        ("x-forwarded-proto", &["https"]),
+        ("x-forwarded-host", &["test.example"]),
+        ("traceparent", &[]),
+    ] {
+        assert_eq!(head.all(name), expected, "{name}");
+    }
+    assert_eq!(
+        (response.head.all("date"), response.head.all("x-request-id")),
+        (vec!["never"], vec!["yours"])
+    );
+    let own = client.get("/own");
+    assert_eq!(
+        (own.head.all("date"), own.head.all("content-type")),
+        (vec!["never"], vec!["text/x"])
+    );
+}
+
+#[test]
 fn the_gateway_answers_and_redirects_by_itself() {
     let origin = Origin::ok("never");
     let config = Config::to(&[origin.addr()]).respond("robots", "/robots.txt", "no robots").more(

@@ -38,7 +38,7 @@ impl From<BadLine> for BadResponse {
 }
 
 /// More fields than any response has.
-const FIELDS_MAX: usize = 256;
+pub(crate) const RESPONSE_FIELDS_MAX: usize = 256;
 
 /// Read the response head at `from..end` of `buffer`, into `head`. Offsets count from the
 /// buffer's start. `to_head`: the request was HEAD.
@@ -64,7 +64,7 @@ pub(crate) fn response(
     head.fields_end = offset(end.saturating_sub(2));
     let mut notes = Notes::default();
     while let Some(field) = lines.field()? {
-        if head.fields.len() == FIELDS_MAX {
+        if head.fields.len() == RESPONSE_FIELDS_MAX {
             return Err(BadResponse);
         }
         let kind = note_response_field(&mut notes, buffer, field)?;
