@@ -75,6 +75,15 @@ fn a_line_tells_the_request_and_hides_the_secrets() {
 }
 
 #[test]
+fn an_answer_of_our_own_takes_time_as_well() {
+    let origin = Origin::ok("hello");
+    let sluice = Sluice::start(Config::to(&[origin.addr()]).respond("here", "/here", "here"));
+    assert_eq!(sluice.client().get("/here").text(), "here");
+    let [line] = &sluice.log_lines(1)[..] else { panic!("one line") };
+    assert!(line["total_us"].as_u64().is_some_and(|us| us > 0), "{line}");
+}
+
+#[test]
 fn a_request_takes_until_its_last_byte_has_been_sent() {
     const TIMES: usize = 12;
     // Copied in pieces, and long enough to be spliced.

@@ -33,6 +33,22 @@ pub(super) fn find<C: Class>(text: &[u8], mut at: usize) -> usize {
     }
 }
 
+/// ASCII letters and digits, and `others`.
+pub(super) const fn alphanumeric_or(others: &[u8]) -> [bool; 256] {
+    let mut may = [false; 256];
+    let mut b = 0_u8;
+    while b < 128 {
+        may[b as usize] = b.is_ascii_alphanumeric();
+        b += 1;
+    }
+    let mut i = 0;
+    while i < others.len() {
+        may[others[i] as usize] = true;
+        i += 1;
+    }
+    may
+}
+
 /// Line feeds.
 pub(super) struct LineFeed;
 

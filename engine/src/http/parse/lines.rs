@@ -3,7 +3,7 @@
 
 use sluice_policy::facts::Field;
 
-use super::bytes::{Control, Space, Unusual, find};
+use super::bytes::{Control, Space, Unusual, alphanumeric_or, find};
 use super::offset;
 use crate::http::head::{Span, Version};
 
@@ -163,21 +163,7 @@ fn not_ours(version: &[u8]) -> BadLine {
 }
 
 /// `tchar` of RFC 9110 section 5.6.2.
-const IN_TOKENS: [bool; 256] = {
-    let mut may = [false; 256];
-    let others = b"!#$%&'*+-.^_`|~";
-    let mut b = 0_u8;
-    while b < 128 {
-        may[b as usize] = b.is_ascii_alphanumeric();
-        b += 1;
-    }
-    let mut i = 0;
-    while i < others.len() {
-        may[others[i] as usize] = true;
-        i += 1;
-    }
-    may
-};
+const IN_TOKENS: [bool; 256] = alphanumeric_or(b"!#$%&'*+-.^_`|~");
 
 fn token_end(text: &[u8], at: usize) -> usize {
     let mut at = find::<Unusual>(text, at);

@@ -2,6 +2,7 @@
 
 use sluice_policy::facts::{Body, Field};
 
+use super::bytes::alphanumeric_or;
 use super::lines::{BadLine, Lines, RequestLine};
 use super::{
     BadHead, HeadRules, Notes, bad, content_length, drop_nominated, note_connection, offset, range,
@@ -175,21 +176,7 @@ fn judge_host(head: &mut Head, text: &[u8]) -> Result<(), BadHead> {
 }
 
 /// What a registered name may hold (RFC 3986 section 3.2.2).
-const IN_NAMES: [bool; 256] = {
-    let mut may = [false; 256];
-    let others = b"-._~!$&'()*+,;=%";
-    let mut b = 0_u8;
-    while b < 128 {
-        may[b as usize] = b.is_ascii_alphanumeric();
-        b += 1;
-    }
-    let mut i = 0;
-    while i < others.len() {
-        may[others[i] as usize] = true;
-        i += 1;
-    }
-    may
-};
+const IN_NAMES: [bool; 256] = alphanumeric_or(b"-._~!$&'()*+,;=%");
 
 /// `host[:port]` without its port and the root's dot; None when it is not one.
 fn host_name(authority: &[u8]) -> Option<&str> {
