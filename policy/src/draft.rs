@@ -225,9 +225,9 @@ pub struct RespondSpec {
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields, default)]
 pub struct HeaderSpec {
-    /// Replaces every field of that name.
+    /// Replaces every field of that name, also one that the gateway writes itself.
     pub set: BTreeMap<String, String>,
-    /// Names of fields to take off.
+    /// Names of fields to take off. `host` of a request can only be replaced.
     pub remove: Vec<String>,
 }
 

@@ -78,7 +78,7 @@ pub fn run(
     for scenario in &comparison.scenarios {
         let mut runs: Vec<Run> = Vec::new();
         for round in 1..=comparison.rounds {
-            for contender in &contenders {
+            for contender in turns(&contenders, round) {
                 let left_out =
                     skipped.iter().any(|skipped: &Skipped| skipped.peer == contender.name());
                 if left_out || stop.load(Ordering::Relaxed) {
@@ -114,6 +114,13 @@ pub fn run(
         skipped,
         scenarios,
     })
+}
+
+/// Everybody once, another one first in each round: what a round does to its first is not to fall
+/// on the same one each time.
+fn turns<T>(all: &[T], round: u32) -> impl Iterator<Item = &T> {
+    let first = round.saturating_sub(1) as usize % all.len().max(1);
+    all[first..].iter().chain(&all[..first])
 }
 
 fn check_cpus(comparison: &Comparison, tell: &mut dyn FnMut(&str)) -> Result<()> {
@@ -157,3 +164,15 @@ const FILES_MORE: u64 = 2048;
 
 /// The fewest rounds whose median is worth quoting.
 pub const ROUNDS_MIN: u32 = 3;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn everybody_is_first_in_turn() {
+        let order = |round| turns(&["a", "b", "c"], round).copied().collect::<String>();
+        assert_eq!([1, 2, 3, 4, 5].map(order), ["abc", "bca", "cab", "abc", "bca"]);
+        assert_eq!(turns::<u8>(&[], 2).count(), 0);
+    }
+}

@@ -290,7 +290,7 @@ impl CompareReport {
         }
         let _ = writeln!(
             out,
-            "{} rounds, contenders taking turns; figures are median (min–max) ×ratio to the best proxy.\n",
+            "{} rounds, contenders taking turns, another first in each; figures are median (min–max) ×ratio to the best proxy.\n",
             self.rounds
         );
         for Contestant { name, version } in &self.contestants {

@@ -14,7 +14,7 @@ use rustix::pipe::{PipeFlags, SpliceFlags, fcntl_setpipe_size, pipe_with, splice
 
 use super::polled::Direction;
 use super::socket::Stream;
-use super::turn::BURST;
+use super::turn::Turns;
 
 /// What a pipe is asked to hold; the kernel may grant less.
 const PIPE_BYTES: usize = 256 * 1024;
@@ -112,17 +112,18 @@ impl Pipe {
 }
 
 impl Duct {
-    /// Move what can be moved now.
+    /// Move what can be moved now, a turn's length at the most.
     ///
     /// # Errors
     /// Which end broke, and how; an early end of `from` is `UnexpectedEof`.
-    pub(crate) fn run(&mut self) -> Result<Flow, (End, io::Error)> {
-        let target = self.moved + BURST;
+    pub(crate) fn run(&mut self, turns: &Turns) -> Result<Flow, (End, io::Error)> {
+        let turn = turns.length();
+        let target = self.moved + turn;
         let mut ended = false;
         loop {
             let mut empty = ended;
             if !ended && self.left > 0 && self.held < self.pipe.capacity {
-                match self.fill() {
+                match self.fill(turn) {
                     Ok(0) => (ended, empty) = (true, true),
                     Ok(_) => {}
                     // No bytes, or no room: what is held tells.
@@ -162,10 +163,10 @@ impl Duct {
         }
     }
 
-    fn fill(&mut self) -> Result<usize, Errno> {
+    fn fill(&mut self, turn: u64) -> Result<usize, Errno> {
         let room = (self.pipe.capacity - self.held) as u64;
         // A fuller pipe would be a longer turn.
-        let wanted = usize::try_from(self.left.min(room).min(BURST)).unwrap_or(usize::MAX);
+        let wanted = usize::try_from(self.left.min(room).min(turn)).unwrap_or(usize::MAX);
         let flags = SpliceFlags::MOVE | SpliceFlags::NONBLOCK;
         let n = splice(&self.from, None, &self.pipe.write, None, wanted, flags)?;
         self.left -= n as u64;

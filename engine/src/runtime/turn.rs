@@ -20,9 +20,19 @@ use monoio::io::AsyncWriteRent;
 
 use super::{Bell, Driver};
 
-/// So many bytes are enough for one turn: what a worker moves in some 15 µs, which is what each of
-/// the others then waits for. Larger turns move bytes for no less (docs/performance.md).
-pub(super) const BURST: u64 = 64 * 1024;
+/// So many bytes are enough for one turn: what a worker moves in some 15 to 60 µs, which is what each
+/// of the others then waits for.
+const BURST: u64 = 64 * 1024;
+
+/// Larger turns move bytes for less (docs/performance.md), and are taken when nobody who asked for
+/// less than a turn was served in so many rounds.
+const QUIET: u64 = 256;
+
+/// One such turn, at the most.
+const LONG: u64 = 256 * 1024;
+
+/// And all of one round: whoever asks then waits no longer than for these.
+const ROUND: u64 = 1024 * 1024;
 
 /// What one task has had since it last gave way.
 #[derive(Debug, Default)]
@@ -46,6 +56,10 @@ impl Share {
 pub(crate) struct Turns {
     waiting: RefCell<Vec<Waker>>,
     round: Cell<u64>,
+    /// So many had a turn in the round before.
+    takers: Cell<u64>,
+    /// The round in which somebody was last served who asked for less than a turn.
+    served: Cell<u64>,
     /// Who rings, when nobody has asked yet.
     ringer: Cell<Option<Waker>>,
     /// Somebody does.
@@ -102,9 +116,26 @@ impl Turns {
     /// Those who wait go on.
     fn go_round(&self) {
         self.round.set(self.round.get().wrapping_add(1));
-        for waker in self.waiting.take() {
+        let waiting = self.waiting.take();
+        self.takers.set(waiting.len() as u64);
+        for waker in waiting {
             waker.wake();
         }
+    }
+
+    /// A request is over that moved so many bytes in all.
+    pub(crate) fn served(&self, bytes: u64) {
+        if bytes < BURST {
+            self.served.set(self.round.get());
+        }
+    }
+
+    /// How many bytes may be moved in one turn.
+    pub(super) fn length(&self) -> u64 {
+        if self.round.get().wrapping_sub(self.served.get()) < QUIET {
+            return BURST;
+        }
+        (ROUND / self.takers.get().max(1)).clamp(BURST, LONG)
     }
 
     /// Wait until everything that is ready now has been looked at.
@@ -202,6 +233,27 @@ mod tests {
             ran += usize::from(went.is_ok());
         }
         assert!(ran > 0, "epoll at least");
+    }
+
+    #[test]
+    fn turns_are_long_where_nobody_asks_for_less() {
+        let turns = Turns::default();
+        let rounds = |n: u64, takers: usize| {
+            for _ in 0..n {
+                turns.waiting.replace(vec![Waker::noop().clone(); takers]);
+                turns.go_round();
+            }
+            turns.length() / 1024
+        };
+        assert_eq!(rounds(QUIET - 1, 1), 64, "not yet");
+        assert_eq!(rounds(1, 1), 256);
+        // They share what a round is long.
+        assert_eq!([(1, 4), (1, 5), (1, 16), (1, 100)].map(|(n, t)| rounds(n, t)), [256, 204, 64, 64]);
+        turns.served(BURST);
+        assert_eq!(rounds(1, 2), 256, "who takes turns itself asks for no less");
+        turns.served(BURST - 1);
+        assert_eq!(rounds(QUIET - 1, 2), 64);
+        assert_eq!(rounds(1, 2), 256);
     }
 
     #[test]

@@ -143,7 +143,7 @@ impl Sending {
     async fn splice(&mut self, mut duct: Duct) -> Result<(), UploadFault> {
         let result = loop {
             self.watch.clear();
-            match duct.run() {
+            match duct.run(&self.worker.turns) {
                 Ok(Flow::Done) => break Ok(()),
                 Ok(Flow::Burst) => self.worker.turns.pass().await,
                 Ok(Flow::Waits(End::From)) => {

@@ -242,6 +242,7 @@ impl Worker {
     /// As of the clock as last read.
     pub(crate) fn end(&self, flight: &mut Flight, ending: Ending) -> Record {
         self.cells.in_flight.sub(1);
+        self.turns.served(ending.bytes_in.saturating_add(ending.bytes_out));
         self.policy.borrow_mut().finish(self.now_cached(), flight, ending)
     }
 

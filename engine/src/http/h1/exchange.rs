@@ -332,7 +332,7 @@ impl Connection {
     async fn splice(&mut self, response: &mut Response, mut duct: Duct) -> (u64, Finish) {
         let worker = Rc::clone(&self.worker);
         let finish = loop {
-            match duct.run() {
+            match duct.run(&worker.turns) {
                 Ok(Flow::Done) => break Finish::Whole,
                 Ok(Flow::Burst) => worker.turns.pass().await,
                 Ok(Flow::Waits(End::From)) => {
