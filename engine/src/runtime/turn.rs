@@ -248,7 +248,10 @@ mod tests {
         assert_eq!(rounds(QUIET - 1, 1), 64, "not yet");
         assert_eq!(rounds(1, 1), 256);
         // They share what a round is long.
-        assert_eq!([(1, 4), (1, 5), (1, 16), (1, 100)].map(|(n, t)| rounds(n, t)), [256, 204, 64, 64]);
+        assert_eq!(
+            [(1, 4), (1, 5), (1, 16), (1, 100)].map(|(n, t)| rounds(n, t)),
+            [256, 204, 64, 64]
+        );
         turns.served(BURST);
         assert_eq!(rounds(1, 2), 256, "who takes turns itself asks for no less");
         turns.served(BURST - 1);
