@@ -66,7 +66,7 @@ fn serve(worker: &Rc<Worker>, socket: Socket, guest: Guest) {
     drop(runtime::spawn(async move {
         worker.tick_clock();
         match watch(&worker, serving).await {
-            Some(Left::Rest(rest)) => worker.resting.take(&worker.cells, rest),
+            Some(Left::Rest(rest)) => worker.resting.take(&worker, rest),
             Some(Left::Linger(linger)) => {
                 let lingering = Box::pin(linger.run(Rc::clone(&worker)));
                 watch(&worker, lingering).await;

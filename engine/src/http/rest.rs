@@ -12,7 +12,6 @@ use std::time::Duration;
 use sluice_policy::time::Instant;
 
 use crate::accept::{self, Ticket};
-use crate::observe::cells::Cells;
 use crate::runtime::{self, Readiness, has_ended};
 use crate::sys;
 use crate::worker::Worker;
@@ -32,8 +31,14 @@ const TOGETHER: usize = 8;
 /// to be worth a look.
 const CROWD: usize = 64;
 
-/// And not again before so much time has passed.
+/// Nobody has come to rest for so long: the crowd is there.
+const SETTLED_AFTER: Duration = Duration::from_millis(125);
+
+/// And not again before so much time has passed, unless as many have come as [`MANY`].
 const GIVE_BACK_EVERY: Duration = Duration::from_secs(10);
+
+/// A crowd that paused on its way in.
+const MANY: usize = 1024;
 
 /// All connections of one worker that are at rest.
 #[derive(Debug, Default)]
@@ -41,9 +46,9 @@ pub(crate) struct Resting {
     ready: RefCell<Option<Rc<Readiness>>>,
     places: RefCell<Places>,
     swept: Cell<Instant>,
-    /// Since freed memory was last given back; and as of the last look.
+    /// Since freed memory was last given back; and when the last one did.
     rested: Cell<usize>,
-    rested_before: Cell<usize>,
+    last: Cell<Instant>,
     given_back: Cell<Option<Instant>>,
 }
 
@@ -93,7 +98,7 @@ impl Resting {
     }
 
     /// Put one to rest. If the kernel can't watch it, it is closed.
-    pub(crate) fn take(&self, cells: &Cells, rest: Rest) {
+    pub(crate) fn take(&self, worker: &Worker, rest: Rest) {
         let Some(ready) = self.ready.borrow().clone() else { return };
         let mut places = self.places.borrow_mut();
         let place = places.free.pop().unwrap_or_else(|| {
@@ -103,8 +108,9 @@ impl Resting {
         match ready.watch(&rest.descriptor, place.into()) {
             Ok(()) => {
                 self.rested.set(self.rested.get() + 1);
+                self.last.set(worker.now_cached().at);
                 places.taken[place as usize] = Some(rest);
-                cells.connections_resting.set(places.resting());
+                worker.cells.connections_resting.set(places.resting());
             }
             Err(_) => places.free.push(place),
         }
@@ -127,6 +133,7 @@ impl Resting {
     /// Those whose time is up are closed, or told so if a head has begun to come. `drain`: so are
     /// those that have been silent for so long.
     pub(crate) fn sweep(&self, worker: &Rc<Worker>, now: Instant, drain: Option<Duration>) {
+        self.give_back(worker, now);
         if now < self.swept.get() + SWEEP_EVERY {
             return;
         }
@@ -147,7 +154,6 @@ impl Resting {
         if !late.is_empty() {
             drop(runtime::spawn(end(Rc::clone(worker), late)));
         }
-        self.give_back(worker, now);
     }
 }
 
@@ -155,16 +161,20 @@ impl Resting {
     /// Give memory back when a crowd has come to rest and nobody else does. Everybody waits for the
     /// C library meanwhile: some 2 µs for each connection that has come to rest.
     fn give_back(&self, worker: &Worker, now: Instant) {
-        let (rested, before) = (self.rested.get(), self.rested_before.get());
-        self.rested_before.set(rested);
         let soon = self.given_back.get().is_some_and(|last| now < last + GIVE_BACK_EVERY);
-        if rested >= CROWD && rested == before && !soon {
+        if is_settled_crowd(self.rested.get(), now.since(self.last.get()), soon) {
             self.given_back.set(Some(now));
             self.rested.set(0);
             worker.buffers.release();
             sys::trim();
         }
     }
+}
+
+/// `rested`: how many since memory was last given back, the last of them so long ago; `soon`: that
+/// was not long ago.
+fn is_settled_crowd(rested: usize, ago: Duration, soon: bool) -> bool {
+    rested >= if soon { MANY } else { CROWD } && ago >= SETTLED_AFTER
 }
 
 impl Places {
@@ -182,6 +192,31 @@ impl Places {
     fn shrink(&mut self) {
         if self.free.len() == self.taken.len() && !self.taken.is_empty() {
             *self = Self::default();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn memory_is_given_back_when_a_crowd_has_come_and_not_at_every_step_of_it() {
+        let (settled, coming) = (SETTLED_AFTER, Duration::ZERO);
+        // (rested, the last so long ago, given back not long ago, so now)
+        let table = [
+            (CROWD, settled, false, true),
+            (CROWD - 1, settled, false, false),
+            (CROWD, coming, false, false),
+            (MANY, coming, false, false),
+            (MANY - 1, settled, true, false),
+            // It had paused on its way in.
+            (MANY, settled, true, true),
+            (MANY, coming, true, false),
+        ];
+        for (rested, ago, soon, expected) in table {
+            let found = is_settled_crowd(rested, ago, soon);
+            assert_eq!(found, expected, "{rested}, {ago:?} ago, {soon}");
         }
     }
 }
