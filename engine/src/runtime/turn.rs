@@ -31,7 +31,7 @@ const QUIET: u64 = 256;
 /// One such turn, at the most.
 const LONG: u64 = 256 * 1024;
 
-/// And all of one round: whoever asks then waits no longer than for these.
+/// And all of one round, unless it is more at [`BURST`] each: for these whoever asks then waits.
 const ROUND: u64 = 1024 * 1024;
 
 /// What one task has had since it last gave way.
