@@ -56,6 +56,8 @@ pub(crate) struct Resting {
 struct Places {
     taken: Vec<Option<Rest>>,
     free: Vec<u32>,
+    /// Nobody's time is up before, and so nobody needs to be looked at. None: nobody rests.
+    soonest: Option<Instant>,
 }
 
 /// What is left of a connection while nothing happens on it.
@@ -109,7 +111,7 @@ impl Resting {
             Ok(()) => {
                 self.rested.set(self.rested.get() + 1);
                 self.last.set(worker.now_cached().at);
-                places.taken[place as usize] = Some(rest);
+                places.put(place, rest);
                 worker.cells.connections_resting.set(places.resting());
             }
             Err(_) => places.free.push(place),
@@ -138,16 +140,11 @@ impl Resting {
             return;
         }
         self.swept.set(now);
-        let mut late = Vec::new();
         let mut places = self.places.borrow_mut();
-        for place in 0..places.taken.len() {
-            let Some(rest) = &places.taken[place] else { continue };
-            let leaves = rest.text.is_empty() && drain.is_some_and(|span| rest.since + span <= now);
-            if rest.due <= now || leaves {
-                let place = u32::try_from(place).unwrap_or(u32::MAX);
-                late.extend(places.leave(place));
-            }
+        if drain.is_none() && places.resting() > 0 && places.soonest > Some(now) {
+            return;
         }
+        let late = places.late(now, drain);
         worker.cells.connections_resting.set(places.resting());
         places.shrink();
         drop(places);
@@ -178,6 +175,31 @@ fn is_settled_crowd(rested: usize, ago: Duration, soon: bool) -> bool {
 }
 
 impl Places {
+    fn put(&mut self, place: u32, rest: Rest) {
+        self.due(rest.due);
+        self.taken[place as usize] = Some(rest);
+    }
+
+    /// Take out those whose time is up.
+    fn late(&mut self, now: Instant, drain: Option<Duration>) -> Vec<Rest> {
+        let mut late = Vec::new();
+        self.soonest = None;
+        for place in 0..self.taken.len() {
+            let Some(rest) = &self.taken[place] else { continue };
+            let leaves = rest.text.is_empty() && drain.is_some_and(|span| rest.since + span <= now);
+            let due = rest.due;
+            match due <= now || leaves {
+                true => late.extend(self.leave(u32::try_from(place).unwrap_or(u32::MAX))),
+                false => self.due(due),
+            }
+        }
+        late
+    }
+
+    fn due(&mut self, due: Instant) {
+        self.soonest = Some(self.soonest.map_or(due, |soonest| soonest.min(due)));
+    }
+
     fn leave(&mut self, place: u32) -> Option<Rest> {
         let rest = self.taken.get_mut(place as usize)?.take()?;
         self.free.push(place);
