@@ -31,6 +31,9 @@ fn numbers(document: &Document<'_>, reader: &mut Reader, server: &ServerTable) {
     };
     within("server.header_bytes", server.header_bytes.0, 1 << 10, 64 << 10, [&"1KiB", &"64KiB"]);
     within("server.cache_memory", server.cache_memory.0, 1 << 16, 1 << 40, [&"64KiB", &"1TiB"]);
+    let micros = |span: Duration| u64::try_from(span.as_micros()).unwrap_or(u64::MAX);
+    let shown: [&dyn ToString; 2] = [&Span(Duration::ZERO), &Span(BUSY_POLL_MAX)];
+    within("server.busy_poll", micros(server.busy_poll.0), 0, micros(BUSY_POLL_MAX), shown);
     for (key, value, low, high) in [
         ("headers", u32::from(server.headers), 1_u32, 1000_u32),
         ("connections", server.connections, 1, CONNECTIONS_MAX),
@@ -85,6 +88,8 @@ fn addresses(
 }
 
 const CONNECTIONS_MAX: u32 = 1_000_000;
+/// Whoever waits longer gains nothing by being found at once.
+const BUSY_POLL_MAX: Duration = Duration::from_millis(10);
 /// Timers have a grain of milliseconds.
 const TIMEOUT_MIN: Duration = Duration::from_millis(10);
 const TIMEOUT_MAX: Duration = Duration::from_secs(24 * 3600);

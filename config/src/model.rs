@@ -42,6 +42,8 @@ pub struct Server {
     /// None is one per core.
     pub workers: Option<NonZeroU16>,
     pub io: Io,
+    /// Zero sleeps at once.
+    pub busy_poll: Duration,
     pub drain: Duration,
     pub header_timeout: Duration,
     pub idle_timeout: Duration,
@@ -151,6 +153,7 @@ impl From<ServerTable> for Server {
             listen: table.listen.iter().map(|listen| Listen { addr: listen.addr.0 }).collect(),
             workers: table.workers.0,
             io: table.io,
+            busy_poll: table.busy_poll.0,
             drain: table.drain.0,
             header_timeout: table.header_timeout.0,
             idle_timeout: table.idle_timeout.0,

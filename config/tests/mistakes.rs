@@ -211,6 +211,7 @@ const MISTAKES: &[(&str, &[&str])] = &[
             "13:16 server.read_timeout out of bounds",
         ],
     ),
+    ("[server]\nbusy_poll = \"10001us\"", &["11:13 server.busy_poll out of bounds"]),
     (
         "[server]\ntrusted_proxies = [\"10.0.0.1/8\", \"::1\", \"me\"]",
         &[

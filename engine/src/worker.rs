@@ -3,6 +3,7 @@
 
 pub(crate) mod descriptors;
 mod state;
+mod vigil;
 mod wake;
 
 use std::collections::BTreeMap;
@@ -23,7 +24,7 @@ use crate::accept;
 use crate::clock::Clock;
 use crate::observe::cells::Cells;
 use crate::observe::journal::JournalSender;
-use crate::runtime::{self, Bell, Chime, Driver, Fallen, Listener, Readiness, Wanted};
+use crate::runtime::{self, Awake, Bell, Chime, Driver, Fallen, Listener, Readiness, Wanted};
 
 use descriptors::Share;
 pub(crate) use state::{Current, Worker};
@@ -216,6 +217,12 @@ fn begin(seat: Seat, driver: Driver) -> std::io::Result<(Rc<Worker>, Vec<Errand>
     let turning = Rc::clone(&worker);
     errands.push(runtime::supervised(async move {
         turning.turns.run(chime).await;
+        std::future::pending().await
+    }));
+    let awake = Awake::new(driver)?;
+    let watching = Rc::clone(&worker);
+    errands.push(runtime::supervised(async move {
+        watching.keep_vigil(awake).await;
         std::future::pending().await
     }));
     let told = Rc::clone(&worker);

@@ -20,8 +20,9 @@ pub(crate) struct Compare {
     #[arg(value_enum, default_value = "plain")]
     scenarios: Vec<Preset>,
     /// Who takes part, besides the load alone; sluice, nginx and haproxy when not given. There are
-    /// also sluice-bare (no limit, no log), sluice-epoll, sluice-two (workers), and the
-    /// floors relay, relay-epoll and relay-splice
+    /// also sluice-bare (no limit, no log), sluice-epoll, sluice-two (workers), sluice-busy and
+    /// haproxy-busy (looking instead of sleeping), and the floors relay, relay-epoll and
+    /// relay-splice
     #[arg(long, value_delimiter = ',', value_parser = peer)]
     peers: Vec<&'static dyn Peer>,
     /// Turns for each; medians need three

@@ -5,11 +5,21 @@ use std::path::PathBuf;
 use super::{INSTALL_HINT, Launch, Missing, Options, Peer, Site, on_path};
 
 #[derive(Debug)]
-pub(super) struct Haproxy;
+pub(super) struct Haproxy {
+    /// Looks for what comes next, and never sleeps.
+    busy: bool,
+}
+
+pub(super) const USUAL: Haproxy = Haproxy { busy: false };
+pub(super) const BUSY: Haproxy = Haproxy { busy: true };
 
 impl Peer for Haproxy {
     fn name(&self) -> &'static str {
-        "haproxy"
+        if self.busy { "haproxy-busy" } else { "haproxy" }
+    }
+
+    fn is_asked_for(&self) -> bool {
+        self.busy
     }
 
     fn find(&self, _: &Options) -> Result<PathBuf, Missing> {
@@ -21,9 +31,10 @@ impl Peer for Haproxy {
     }
 
     fn launch(&self, site: &Site<'_>) -> Launch {
+        let busy = if self.busy { "    busy-polling\n" } else { "" };
         Launch {
             arguments: vec!["-db".into(), "-f".into(), site.path("haproxy.cfg")],
-            files: vec![("haproxy.cfg", configuration(site))],
+            files: vec![("haproxy.cfg", configuration(site).replace("{BUSY}", busy))],
         }
     }
 }
@@ -67,7 +78,7 @@ backend greedy
 /// dice and the log level do what the others' sampling does: 1 % of the good, all errors.
 const CONFIGURATION: &str = r#"global
     nbthread 1
-    maxconn 12000
+{BUSY}    maxconn 12000
     no strict-limits
     log stdout len 4096 format raw local0 info
 

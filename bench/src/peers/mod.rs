@@ -15,10 +15,12 @@ mod sluice;
 pub const PEERS: &[&dyn Peer] = &[
     &sluice::USUAL,
     &nginx::Nginx,
-    &haproxy::Haproxy,
+    &haproxy::USUAL,
     &sluice::BARE,
     &sluice::EPOLL,
     &sluice::TWO,
+    &sluice::BUSY,
+    &haproxy::BUSY,
     &own::RELAY,
     &own::RELAY_EPOLL,
     &own::RELAY_SPLICE,
@@ -211,7 +213,7 @@ mod tests {
             for expected in ["127.0.0.1:1001", "127.0.0.1:1003", "/run-folder/access.log"] {
                 // HAProxy logs to its standard output, which the run keeps in its folder; and who
                 // does nothing but pass on logs nothing.
-                let silent = ["haproxy", "sluice-bare"].contains(&peer.name());
+                let silent = ["haproxy", "haproxy-busy", "sluice-bare"].contains(&peer.name());
                 let applies = !silent || !expected.starts_with('/');
                 assert!(!applies || text.contains(expected), "{}: {expected}", peer.name());
             }

@@ -12,12 +12,16 @@ pub(super) struct Sluice {
     driver: Option<&'static str>,
     /// Passes on and does nothing else.
     bare: bool,
+    /// Looks for what comes next before it sleeps.
+    busy: bool,
 }
 
-pub(super) const USUAL: Sluice = Sluice { name: "sluice", workers: 1, driver: None, bare: false };
+pub(super) const USUAL: Sluice =
+    Sluice { name: "sluice", workers: 1, driver: None, bare: false, busy: false };
 /// No limit, no log.
 pub(super) const BARE: Sluice = Sluice { name: "sluice-bare", bare: true, ..USUAL };
 pub(super) const EPOLL: Sluice = Sluice { name: "sluice-epoll", driver: Some("epoll"), ..USUAL };
+pub(super) const BUSY: Sluice = Sluice { name: "sluice-busy", busy: true, ..USUAL };
 /// On the one CPU that there is for the proxy: what a second one costs, not what it brings.
 pub(super) const TWO: Sluice = Sluice { name: "sluice-two", workers: 2, ..USUAL };
 
@@ -69,6 +73,7 @@ impl Sluice {
             .replace("{HEAD}", &site.head_timeout("header_timeout = \"{MS}ms\""))
             .replace("{GREEDY_ROUTE}", &site.shared(GREEDY_ROUTE))
             .replace("{LOG}", log)
+            .replace("{BUSY}", if self.busy { "busy_poll = \"200us\"" } else { "" })
             .replace("{WORKERS}", &self.workers.to_string())
             .replace("{USE_LIMIT}", site.limit("limits = [\"bench\"]"))
             .replace("{LIMIT}", site.limit(LIMIT))
@@ -100,6 +105,7 @@ const CONFIGURATION: &str = r#"version = 1
 [server]
 listen = ["127.0.0.1:{PORT}"]
 workers = {WORKERS}
+{BUSY}
 {HEAD}
 
 [admin]

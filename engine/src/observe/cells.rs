@@ -78,6 +78,8 @@ pub(crate) struct Cells {
     pub(crate) upstream_cut_held: Cell,
     /// Connection tasks that panicked and were caught.
     pub(crate) panics: Cell,
+    /// Spent on looking for what comes next, when nothing did.
+    pub(crate) busy_poll_us: Cell,
     pub(crate) log_lines: Cell,
     /// Log lines dropped because the writer was behind.
     pub(crate) log_dropped: Cell,

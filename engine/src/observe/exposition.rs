@@ -120,6 +120,12 @@ pub(crate) fn workers(workers: &[Arc<Cells>]) -> String {
     for (name, help, read) in COUNTERS {
         text.single(name, "counter", help, sum(read));
     }
+    text.single(
+        "sluice_busy_poll_seconds_total",
+        "counter",
+        "Time spent on looking for what comes next, when nothing did.",
+        seconds(sum(|c| &c.busy_poll_us)),
+    );
     text.family("sluice_heads_refused_total", "counter", "Requests refused before any route.");
     for (status, read) in HEADS {
         text.sample("sluice_heads_refused_total", &[("status", status)], sum(read));

@@ -8,20 +8,18 @@
 
 use std::cell::RefCell;
 use std::future::poll_fn;
-use std::io::{self, Write};
-use std::os::unix::net::UnixStream;
+use std::io;
 use std::rc::Rc;
 use std::task::{Poll, Waker};
 
+use super::awake::Ready;
 use super::pump::Slot;
 
 /// The reads of one worker that are late.
 #[derive(Debug)]
 pub(super) struct Late {
     list: RefCell<List>,
-    /// Can always be read.
-    ready: monoio::net::UnixStream,
-    _byte: UnixStream,
+    ready: Ready,
 }
 
 #[derive(Debug, Default)]
@@ -127,10 +125,7 @@ impl Late {
     /// # Errors
     /// When there are no descriptors.
     pub(super) fn new() -> io::Result<Rc<Self>> {
-        let (ready, mut byte) = UnixStream::pair()?;
-        byte.write_all(&[0])?;
-        let ready = monoio::net::UnixStream::from_std(ready)?;
-        Ok(Rc::new(Self { list: RefCell::default(), ready, _byte: byte }))
+        Ok(Rc::new(Self { list: RefCell::default(), ready: Ready::new()? }))
     }
 
     pub(super) fn reign(self: &Rc<Self>) -> Reign {
@@ -145,8 +140,7 @@ impl Late {
             self.some().await;
             let open = self.list.borrow_mut().gate.turn();
             if open {
-                // Done as soon as it is handed in: a turn in which nobody sleeps.
-                let _ = self.ready.readable(false).await;
+                self.ready.turn().await;
             }
             std::mem::swap(&mut self.list.borrow_mut().waiting, &mut turn);
             for (slot, missed) in turn.drain(..) {

@@ -3,6 +3,7 @@
 //! Everything above works with [`Listener`], [`Reader`], [`Writer`], [`spawn`] and [`sleep_until`].
 //! A swap to another completion-based runtime is a rewrite of this folder and nothing else.
 
+mod awake;
 mod driver;
 #[cfg_attr(not(feature = "uring"), expect(dead_code, reason = "without a ring nothing is late"))]
 mod late;
@@ -15,6 +16,7 @@ mod splice;
 mod task;
 mod turn;
 
+pub(crate) use awake::Awake;
 pub use driver::available;
 pub(crate) use driver::{Driver, Fallen, Wanted, block_on};
 pub(crate) use listener::{Listener, Stop};

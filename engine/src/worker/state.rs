@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::descriptors::{Share, Split};
+use super::vigil::Vigil;
 use super::wake::Waiting;
 use super::{DRAIN_IDLE, Message, Seat};
 use crate::buffer::Buffers;
@@ -45,6 +46,7 @@ pub(crate) struct Worker {
     pub(crate) pipes: Pipes,
     pub(crate) turns: Turns,
     pub(crate) resting: Resting,
+    pub(super) vigil: Vigil,
     pub(crate) ids: Ids,
     pub(crate) stop: Stop,
     /// Requests that wait for a store of shared counts.
@@ -145,6 +147,7 @@ impl Worker {
             pipes,
             turns: Turns::default(),
             resting: Resting::default(),
+            vigil: Vigil::default(),
             stop: Stop::default(),
             waiting: Waiting::new(wake),
             clients: RefCell::default(),
@@ -163,11 +166,27 @@ impl Worker {
         })
     }
 
-    /// Read the clock.
+    /// Something has come: read the clock.
     pub(crate) fn now(&self) -> Now {
         let now = self.wall.get().now(self.clock.at());
         self.now.set(now);
+        self.vigil.stir();
         now
+    }
+
+    /// Read the clock, although nothing has come.
+    pub(super) fn at(&self) -> Instant {
+        self.clock.at()
+    }
+
+    /// When something last came; None: it was a tick.
+    pub(super) fn last_event(&self) -> Option<Instant> {
+        let last = self.now.get().at;
+        (last != self.ticked.get()).then_some(last)
+    }
+
+    pub(super) fn busy_poll(&self) -> Duration {
+        self.current.borrow().config.server.busy_poll
     }
 
     /// The clock as last read: for deadlines that need not be exact.
@@ -306,6 +325,7 @@ impl Worker {
                 let current = Current::new(config, &self.cells, self.share);
                 self.pipes.bound(current.split.pipes);
                 self.current.replace(current);
+                self.vigil.call();
             }
             Message::Vitals(out) => self.signal(Signal::Vitals { out: &out }),
             Message::Switches(switches) => self.signal(Signal::Switches(&switches)),

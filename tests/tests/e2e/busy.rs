@@ -1,9 +1,11 @@
-//! Many at once: a busy worker looks for what will be there before it asks its driver for it.
+//! Many at once: a busy worker looks for what will be there before it asks its driver for it; and
+//! one that is told to looks for what comes next instead of sleeping.
 
 use std::thread;
+use std::time::{Duration, Instant};
 
 use sluice_tests::origin::ok;
-use sluice_tests::{Client, Config, Origin, Sluice};
+use sluice_tests::{Client, Config, Origin, Sluice, eventually};
 
 const THREADS: usize = 4;
 /// Of each thread.
@@ -49,4 +51,87 @@ fn many_who_ask_at_once_have_their_own_answers_while_others_leave() {
     });
     sluice.wait_for_metric("sluice_connections_open", 0.0);
     assert_eq!(sluice.client().get("/a").status(), 200);
+}
+
+const LOOKED: &str = "sluice_busy_poll_seconds_total";
+
+fn looking(origin: &Origin, busy_poll: &str) -> Config {
+    Config::to(&[origin.addr()]).server(&format!("busy_poll = \"{busy_poll}\""))
+}
+
+fn looked(sluice: &Sluice) -> f64 {
+    sluice.metrics()[LOOKED]
+}
+
+/// What it has spent on looking, once it does so no more.
+fn looked_in_all(sluice: &Sluice) -> f64 {
+    let mut last = f64::NAN;
+    eventually("no more looks", || {
+        let seen = std::mem::replace(&mut last, looked(sluice));
+        (seen.to_bits() == last.to_bits()).then_some(last)
+    })
+}
+
+#[test]
+fn a_worker_looks_for_what_comes_next_after_each_request_for_as_long_as_it_is_told() {
+    let origin = Origin::ok("hello");
+    let sluice = Sluice::start(looking(&origin, "10ms"));
+    let began = Instant::now();
+    let mut client = sluice.client();
+    let mut before = 0.0;
+    for round in 1..=5 {
+        assert_eq!(client.get("/a").text(), "hello");
+        let in_all = looked_in_all(&sluice);
+        // But for the turns in which something came.
+        assert!(in_all - before > 0.008, "round {round}: {before} s, then {in_all} s");
+        before = in_all;
+    }
+    assert!(before < began.elapsed().as_secs_f64(), "{before}");
+}
+
+#[test]
+fn a_reload_has_a_worker_look_for_what_comes_next_and_sleep_again() {
+    let origin = Origin::ok("hello");
+    let sluice = Sluice::start(looking(&origin, "0s"));
+    let mut client = sluice.client();
+    let mut ask = || assert_eq!(client.get("/a").text(), "hello");
+    ask();
+    assert_eq!(looked(&sluice).to_bits(), 0.0_f64.to_bits());
+    assert_eq!(sluice.reload(looking(&origin, "10ms")).code, Some(0));
+    ask();
+    let before = looked_in_all(&sluice);
+    assert!(before > 0.0);
+    assert_eq!(sluice.reload(looking(&origin, "0s")).code, Some(0));
+    // Whoever looked when it was told may have been in the middle of it.
+    let before = looked_in_all(&sluice).max(before);
+    ask();
+    assert_eq!(looked_in_all(&sluice).to_bits(), before.to_bits());
+}
+
+#[test]
+fn timers_and_messages_keep_their_time_while_a_worker_looks() {
+    // An answer that takes longer than the timeout, while another client keeps the worker awake.
+    let origin = Origin::new(|connection| {
+        loop {
+            match connection.read_request()?.head.line.contains("/slow") {
+                true => connection.stall()?,
+                false => connection.write(ok("hello"))?,
+            }
+        }
+    });
+    let config = looking(&origin, "10ms").route("timeout = \"300ms\"");
+    let sluice = Sluice::start(config);
+    let mut slow = sluice.client();
+    let began = Instant::now();
+    slow.send("GET /slow HTTP/1.1\r\nHost: a\r\n\r\n");
+    let mut other = sluice.client();
+    let answer = thread::scope(|scope| {
+        let answer = scope.spawn(move || (slow.read_response().status(), began.elapsed()));
+        while !answer.is_finished() {
+            assert_eq!(other.get("/a").text(), "hello");
+        }
+        answer.join().expect("it was answered")
+    });
+    assert_eq!(answer.0, 504);
+    assert!(answer.1 >= Duration::from_millis(300), "{answer:?}");
 }
