@@ -90,3 +90,79 @@ impl std::fmt::Debug for Awake {
         f.debug_struct("Awake").finish_non_exhaustive()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::cell::Cell;
+    use std::os::unix::net::UnixStream;
+    use std::rc::Rc;
+
+    use super::*;
+    use crate::clock::Clock;
+    use crate::runtime::{Bell, Wanted, block_on, within};
+
+    /// Turns until `done`; how many that was.
+    async fn turns(driver: Driver, done: &Cell<bool>) -> u32 {
+        let (clock, mut awake) = (Clock::start(), Awake::new(driver).unwrap());
+        let mut count = 0;
+        while !done.get() {
+            awake.turn(clock.at()).await;
+            count += 1;
+        }
+        awake.rest();
+        count
+    }
+
+    /// On every driver of this machine, `errand` is done while somebody else takes turns.
+    fn done_meanwhile<F: Future<Output = ()> + 'static>(errand: impl Fn(Driver) -> F) {
+        for driver in Driver::LADDER {
+            // Not to be had on every machine.
+            let _ = block_on(Wanted::Only(driver), |driver, _| {
+                let (errand, done) = (errand(driver), Rc::new(Cell::new(false)));
+                let told = Rc::clone(&done);
+                let errand = spawn(async move {
+                    errand.await;
+                    told.set(true);
+                });
+                async move {
+                    let turns = async { turns(driver, &done).await };
+                    let turns = within(Duration::from_secs(20), turns).await.expect("never done");
+                    assert!(turns > 0, "{driver:?}");
+                    errand.await;
+                }
+            });
+        }
+    }
+
+    #[test]
+    fn tasks_that_wake_one_another_go_on_meanwhile() {
+        done_meanwhile(|_| async {
+            for _ in 0..100 {
+                spawn(async { spawn(async {}).await }).await;
+            }
+        });
+    }
+
+    #[test]
+    fn timers_go_off_meanwhile() {
+        done_meanwhile(|_| async {
+            for _ in 0..3 {
+                sleep(5 * GRAIN).await;
+            }
+        });
+    }
+
+    #[test]
+    fn what_comes_is_heard_meanwhile() {
+        done_meanwhile(|driver| {
+            let (mut there, here) = UnixStream::pair().unwrap();
+            let mut bell = Bell::new(here, driver).unwrap();
+            async move {
+                for _ in 0..3 {
+                    there.write_all(b"a").unwrap();
+                    assert!(bell.rung().await);
+                }
+            }
+        });
+    }
+}

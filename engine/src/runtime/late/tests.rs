@@ -1,6 +1,7 @@
 //! When reads are late, and that a late read is as good as any other.
 
 use std::future::Future;
+use std::io::Write;
 use std::mem::ManuallyDrop;
 use std::net::SocketAddr;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
