@@ -27,7 +27,7 @@ pub(crate) struct ServerTable {
     /// process may use.
     pub(crate) workers: Workers,
     /// How the kernel is asked for input and output. `"auto"` is io_uring, or epoll where that
-    /// is not allowed.
+    /// is not allowed or the kernel is older than 5.19.
     pub(crate) io: Io,
     /// How long a worker looks for what comes next, after each thing that came, before it sleeps.
     /// `"50us"` to `"200us"` shorten the time to wake up, and so the P99 of a worker that is not busy
@@ -183,7 +183,7 @@ impl Default for SampleTable {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Io {
-    /// io_uring, or epoll where the kernel does not allow it.
+    /// io_uring, or epoll where the kernel does not allow it or is older than 5.19.
     Auto,
     /// io_uring, or no start.
     Uring,

@@ -111,16 +111,16 @@ mod tests {
             vec![
                 fell(Driver::UringDefer, "Invalid argument"),
                 fell(Driver::UringCoop, "Operation not permitted"),
-                fell(Driver::UringPlain, "Operation not permitted"),
             ]
         };
-        let line = "epoll: io_uring: Invalid argument; \
-                    io_uring-coop, io_uring-plain: Operation not permitted";
+        let alike = || [Driver::UringDefer, Driver::UringCoop].map(|it| fell(it, "No such")).into();
+        let line = "epoll: io_uring: Invalid argument; io_uring-coop: Operation not permitted";
         let with_sysctl = format!("{line} (kernel.io_uring_disabled=2)");
         let only = Wanted::Only(Driver::Epoll);
         for (driver, fallen, wanted, forbidden, expected) in [
             (Driver::UringDefer, vec![], Wanted::Auto, Some("0\n"), "io_uring"),
             (Driver::Epoll, vec![], only, Some("2\n"), "epoll, as asked"),
+            (Driver::Epoll, alike(), Wanted::Auto, None, "epoll: io_uring, io_uring-coop: No such"),
             (Driver::Epoll, refused(), Wanted::Auto, Some("0\n"), line),
             (Driver::Epoll, refused(), Wanted::Auto, None, line),
             (Driver::Epoll, refused(), Wanted::Auto, Some("2\n"), with_sysctl.as_str()),

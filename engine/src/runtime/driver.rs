@@ -19,7 +19,7 @@ pub(crate) enum Driver {
     UringDefer,
     /// io_uring, completions run at the next system call: `COOP_TASKRUN` (5.19).
     UringCoop,
-    /// io_uring without flags (5.6).
+    /// io_uring without flags (5.6): only for who asks for it.
     UringPlain,
     Epoll,
 }
@@ -29,7 +29,7 @@ pub(crate) enum Driver {
 pub(crate) enum Wanted {
     #[default]
     Auto,
-    /// Any io_uring; no epoll.
+    /// Any io_uring, with flags or without; no epoll.
     Uring,
     Only(Driver),
 }
@@ -42,8 +42,10 @@ pub(crate) struct Fallen {
 }
 
 impl Driver {
+    /// Those that cost least come first. A ring without flags interrupts its worker for each thing
+    /// that comes, and so costs more than epoll.
     pub(crate) const LADDER: [Self; 4] =
-        [Self::UringDefer, Self::UringCoop, Self::UringPlain, Self::Epoll];
+        [Self::UringDefer, Self::UringCoop, Self::Epoll, Self::UringPlain];
 
     pub(crate) const fn name(self) -> &'static str {
         match self {
@@ -74,7 +76,7 @@ impl Wanted {
 
     fn steps(self) -> impl Iterator<Item = Driver> {
         Driver::LADDER.into_iter().filter(move |driver| match self {
-            Self::Auto => true,
+            Self::Auto => *driver != Driver::UringPlain,
             Self::Uring => *driver != Driver::Epoll,
             Self::Only(only) => only == *driver,
         })
@@ -186,8 +188,20 @@ mod tests {
     }
 
     #[test]
-    fn epoll_is_the_last_step_and_always_there() {
-        assert_eq!(Wanted::Auto.steps().last(), Some(Driver::Epoll));
+    fn a_ring_without_flags_is_only_for_who_asks_for_a_ring() {
+        use Driver::{Epoll, UringCoop, UringDefer, UringPlain};
+        for (wanted, expected) in [
+            (Wanted::Auto, &[UringDefer, UringCoop, Epoll][..]),
+            (Wanted::Uring, &[UringDefer, UringCoop, UringPlain]),
+            (Wanted::Only(UringPlain), &[UringPlain]),
+            (Wanted::Only(Epoll), &[Epoll]),
+        ] {
+            assert_eq!(wanted.steps().collect::<Vec<_>>(), expected, "{wanted:?}");
+        }
+    }
+
+    #[test]
+    fn epoll_is_always_there() {
         let ran = block_on(Wanted::Only(Driver::Epoll), |driver, _| async move { driver });
         assert_eq!(ran.unwrap(), Driver::Epoll);
     }
