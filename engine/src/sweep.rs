@@ -47,8 +47,11 @@ enum Pulse {
 /// Nobody has set a deadline for so many ticks, about a second: the worker dozes.
 const DOZE_AFTER: u32 = 64;
 
-/// The ticks of a worker that dozes: sixty a second would be a third of a per cent of its core.
-pub(crate) const DOZE: Duration = Duration::from_millis(250);
+/// The ticks of a worker that dozes: sixty a second would be half a per cent of its core.
+const DOZE: Duration = Duration::from_millis(250);
+
+/// And with no deadline at all, unless somebody at rest is due before.
+const SLEEP: Duration = Duration::from_secs(1);
 
 /// One socket's deadline. Dropped: no deadline any more.
 #[derive(Debug)]
@@ -123,8 +126,8 @@ impl Sweeper {
 
     /// Wait for the next tick, and say how far off it was to be. A worker whose ticks are far apart
     /// wakes at once when it is roused. `serves`: requests are in progress, whose deadlines are not
-    /// to be missed however long ago they were set.
-    pub(crate) async fn next_tick(&self, serves: bool) -> Duration {
+    /// to be missed however long ago they were set. `rest`: for so long nobody at rest is due.
+    pub(crate) async fn next_tick(&self, serves: bool, rest: Duration) -> Duration {
         let quiet = match self.pulse.replace(Pulse::Quiet) {
             Pulse::Quiet | Pulse::Dozing if !serves => self.quiet.get().saturating_add(1),
             Pulse::Quiet | Pulse::Dozing | Pulse::Busy => 0,
@@ -135,7 +138,9 @@ impl Sweeper {
             return TICK;
         }
         self.pulse.set(Pulse::Dozing);
-        let mut timer = runtime::sleep(DOZE);
+        let span = if self.wheel.borrow().is_empty() { SLEEP } else { DOZE };
+        let span = rest.clamp(TICK, span);
+        let mut timer = runtime::sleep(span);
         poll_fn(|cx| {
             if self.pulse.get() != Pulse::Dozing {
                 return Poll::Ready(());
@@ -144,7 +149,7 @@ impl Sweeper {
             timer.as_mut().poll(cx)
         })
         .await;
-        DOZE
+        span
     }
 
     /// Something begins whose time is measured.
@@ -214,6 +219,11 @@ impl Sweeper {
 }
 
 impl Wheel {
+    /// Whether there is no deadline.
+    fn is_empty(&self) -> bool {
+        self.slots.iter().all(Vec::is_empty)
+    }
+
     fn visit(&mut self, ticket: Ticket, now: u64) {
         let entry = &mut self.entries[ticket.index as usize];
         if entry.generation != ticket.generation {

@@ -238,7 +238,7 @@ fn begin(seat: Seat, driver: Driver) -> std::io::Result<(Rc<Worker>, Vec<Errand>
     let ticked = Rc::clone(&worker);
     errands.push(runtime::supervised(async move {
         loop {
-            let span = ticked.sweeper.next_tick(ticked.serves()).await;
+            let span = ticked.next_tick().await;
             if ticked.tick(span) {
                 return;
             }

@@ -4,6 +4,8 @@ use std::fs;
 use std::sync::Arc;
 use std::time::Duration;
 
+use sluice_policy::shed::is_weighed;
+
 use super::desk::Desk;
 
 const EVERY: Duration = Duration::from_secs(1);
@@ -14,9 +16,13 @@ pub(crate) async fn keep(desk: Arc<Desk>) {
         let looked: u64 = desk.fleet().cells().iter().map(|it| it.busy_poll_us.value()).sum();
         Some(less_looks(times()?, Duration::from_micros(looked)))
     };
-    let mut last = times();
+    let mut last = None;
     loop {
         tokio::time::sleep(EVERY).await;
+        if !is_weighed(&desk.fleet().generation().config.plan) {
+            last = None;
+            continue;
+        }
         let now = times();
         let load = fs::read_to_string("/proc/loadavg").ok().and_then(|text| load(&text));
         let cpu = last.zip(now).map_or(0, |(last, now)| busy(last, now));

@@ -132,6 +132,11 @@ impl Resting {
         }
     }
 
+    /// For so long nobody is due.
+    pub(crate) fn rest(&self, now: Instant) -> Duration {
+        self.places.borrow().soonest.map_or(Duration::MAX, |soonest| soonest.since(now))
+    }
+
     /// Those whose time is up are closed, or told so if a head has begun to come. `drain`: so are
     /// those that have been silent for so long.
     pub(crate) fn sweep(&self, worker: &Rc<Worker>, now: Instant, drain: Option<Duration>) {

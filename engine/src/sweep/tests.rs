@@ -10,6 +10,9 @@ fn at(ms: u64) -> Instant {
     Instant::from_nanos(ms * 1_000_000)
 }
 
+/// Nobody at rest is due for longer than any worker sleeps.
+const LONG: Duration = Duration::MAX;
+
 fn with_socket<F: Future<Output = ()>>(test: impl FnOnce(std::net::TcpStream, Socket) -> F) {
     let ran = block_on(Wanted::Only(Driver::Epoll), |driver, _| async move {
         let std = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
@@ -53,17 +56,17 @@ fn a_worker_that_nobody_asks_dozes_until_a_deadline_is_set() {
         let watch = sweeper.watch(socket.shutter.clone());
         for _ in 0..DOZE_AFTER {
             watch.set(at(0), Duration::from_secs(1), Until::Both);
-            assert_eq!(sweeper.next_tick(false).await, TICK, "it is asked");
+            assert_eq!(sweeper.next_tick(false, LONG).await, TICK, "it is asked");
         }
         for _ in 1..DOZE_AFTER {
-            assert_eq!(sweeper.next_tick(false).await, TICK, "not for long enough yet");
+            assert_eq!(sweeper.next_tick(false, LONG).await, TICK, "not for long enough yet");
         }
-        assert_eq!(sweeper.next_tick(false).await, DOZE);
+        assert_eq!(sweeper.next_tick(false, LONG).await, DOZE);
         // Asked amid its doze, it wakes then and not at the doze's end.
         let ran = runtime::first(vec![
             runtime::spawn({
                 let sweeper = Rc::clone(&sweeper);
-                async move { sweeper.next_tick(false).await }
+                async move { sweeper.next_tick(false, LONG).await }
             }),
             runtime::spawn(async move {
                 runtime::sleep(Duration::from_millis(1)).await;
@@ -74,8 +77,30 @@ fn a_worker_that_nobody_asks_dozes_until_a_deadline_is_set() {
         ]);
         assert_eq!(ran.await, DOZE, "the tick came before half of the doze was over");
         for _ in 0..=DOZE_AFTER {
-            assert_eq!(sweeper.next_tick(true).await, TICK, "a request is waited for");
+            assert_eq!(sweeper.next_tick(true, LONG).await, TICK, "a request is waited for");
         }
+    });
+}
+
+#[test]
+fn with_no_deadline_a_worker_sleeps_for_longer_but_not_over_whom_is_due() {
+    with_socket(|_client, socket| async move {
+        let sweeper = Sweeper::new(at(0));
+        let watch = sweeper.watch(socket.shutter.clone());
+        sweeper.quiet.set(DOZE_AFTER);
+        sweeper.pulse.set(Pulse::Dozing);
+        let (short, between) = (DOZE / 2, DOZE + TICK);
+        assert_eq!(sweeper.next_tick(false, between).await, between);
+        assert_eq!(sweeper.next_tick(false, short).await, short);
+        assert_eq!(sweeper.next_tick(false, Duration::ZERO).await, TICK);
+        assert_eq!(sweeper.next_tick(false, LONG).await, SLEEP);
+        watch.set(at(0), Duration::from_secs(3), Until::Both);
+        sweeper.quiet.set(DOZE_AFTER);
+        sweeper.pulse.set(Pulse::Dozing);
+        assert_eq!(sweeper.next_tick(false, between).await, DOZE, "there is one");
+        watch.clear();
+        sweeper.sweep(at(4_000));
+        assert_eq!(sweeper.next_tick(false, between).await, between, "there was one");
     });
 }
 

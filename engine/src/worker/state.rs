@@ -23,7 +23,7 @@ use crate::ids::Ids;
 use crate::observe::cells::{Cells, LimitCells, RouteCells};
 use crate::observe::record::{Lines, Refusal};
 use crate::runtime::{self, Pipes, Stop, Turns};
-use crate::sweep::{DOZE, Sweeper};
+use crate::sweep::{Sweeper, TICK};
 use crate::upstream::pool::Pools;
 use sluice_config::Config;
 use sluice_policy::Policy;
@@ -243,8 +243,14 @@ impl Worker {
     }
 
     /// Requests are in progress.
-    pub(super) fn serves(&self) -> bool {
+    fn serves(&self) -> bool {
         self.cells.in_flight.value() > 0
+    }
+
+    /// The next tick, and how far off it was to be.
+    pub(super) async fn next_tick(&self) -> Duration {
+        let rest = self.resting.rest(self.now_cached().at);
+        self.sweeper.next_tick(self.serves(), rest).await
     }
 
     /// Keep the memory of a head whose connection is over.
@@ -359,7 +365,7 @@ impl Worker {
     pub(super) fn tick(self: &Rc<Self>, span: Duration) -> bool {
         let ticks = self.ticks.get().wrapping_add(1);
         self.ticks.set(ticks);
-        let dozes = span == DOZE;
+        let dozes = span > TICK;
         if dozes || ticks.is_multiple_of(WALL_TICKS) {
             self.wall.set(WallOffset::read(self.clock));
         }

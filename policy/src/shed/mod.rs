@@ -184,6 +184,11 @@ impl Ledger {
     }
 }
 
+/// Whether anything is shed by what [`Ledger::weigh`] is told.
+pub fn is_weighed(plan: &Plan) -> bool {
+    plan.shed.cpu_permille.is_some() || plan.shed.load.is_some()
+}
+
 /// How the gates before upstreams stand, for operators.
 pub fn gates<'a>(plan: &'a Plan, ledger: &Ledger) -> impl Iterator<Item = (&'a str, View)> {
     plan.upstreams().iter().filter_map(|upstream| {
