@@ -63,6 +63,8 @@ pub(crate) struct Worker {
     date: Cell<(u64, DateLine)>,
     ticks: Cell<u32>,
     ticked: Cell<Instant>,
+    /// The clock as a tick read it last.
+    by_tick: Cell<Instant>,
 }
 
 const NO_DATE: DateLine = *b"Date: Thu, 01 Jan 1970 00:00:00 GMT\r\n";
@@ -162,6 +164,7 @@ impl Worker {
             date: Cell::new((0, NO_DATE)),
             ticks: Cell::new(0),
             ticked: Cell::new(now.at),
+            by_tick: Cell::new(now.at),
             cells,
         })
     }
@@ -179,10 +182,10 @@ impl Worker {
         self.clock.at()
     }
 
-    /// When something last came; None: it was a tick.
+    /// When something last came; None: nothing but a tick has since.
     pub(super) fn last_event(&self) -> Option<Instant> {
-        let last = self.now.get().at;
-        (last != self.ticked.get()).then_some(last)
+        let last = self.now_cached().at;
+        (last != self.by_tick.get()).then_some(last)
     }
 
     pub(super) fn busy_poll(&self) -> Duration {
@@ -380,6 +383,7 @@ impl Worker {
             self.pools.sweep(now.at, &self.buffers);
         }
         self.lines.borrow_mut().flush(&self.cells);
+        self.by_tick.set(self.now_cached().at);
         if !self.stop.stopped() {
             return false;
         }
