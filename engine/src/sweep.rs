@@ -219,7 +219,7 @@ impl Sweeper {
 }
 
 impl Wheel {
-    /// Whether there is no deadline.
+    /// Whether there is no deadline; one that was cleared is there until its tick has passed.
     fn is_empty(&self) -> bool {
         self.slots.iter().all(Vec::is_empty)
     }

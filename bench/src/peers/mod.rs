@@ -210,6 +210,8 @@ mod tests {
             assert_eq!(left, None, "{}", peer.name());
             assert_eq!(text.contains("127.0.0.1:1004"), setup == Setup::Shared(1004));
             assert_eq!(text.contains("3000ms"), setup == Setup::Crowded(patience), "{text}");
+            let looks = ["busy_poll =", "busy-polling"].iter().any(|key| text.contains(key));
+            assert_eq!(looks, peer.name().ends_with("-busy"), "{text}");
             for expected in ["127.0.0.1:1001", "127.0.0.1:1003", "/run-folder/access.log"] {
                 // HAProxy logs to its standard output, which the run keeps in its folder; and who
                 // does nothing but pass on logs nothing.

@@ -19,7 +19,7 @@ pub(crate) enum Driver {
     UringDefer,
     /// io_uring, completions run at the next system call: `COOP_TASKRUN` (5.19).
     UringCoop,
-    /// io_uring without flags (5.6): only for who asks for it.
+    /// io_uring without flags (5.6).
     UringPlain,
     Epoll,
 }
@@ -76,7 +76,7 @@ impl Wanted {
 
     fn steps(self) -> impl Iterator<Item = Driver> {
         Driver::LADDER.into_iter().filter(move |driver| match self {
-            Self::Auto => *driver != Driver::UringPlain,
+            Self::Auto => true,
             Self::Uring => *driver != Driver::Epoll,
             Self::Only(only) => only == *driver,
         })
@@ -188,10 +188,10 @@ mod tests {
     }
 
     #[test]
-    fn a_ring_without_flags_is_only_for_who_asks_for_a_ring() {
+    fn epoll_comes_before_a_ring_without_flags_unless_a_ring_is_asked_for() {
         use Driver::{Epoll, UringCoop, UringDefer, UringPlain};
         for (wanted, expected) in [
-            (Wanted::Auto, &[UringDefer, UringCoop, Epoll][..]),
+            (Wanted::Auto, &[UringDefer, UringCoop, Epoll, UringPlain][..]),
             (Wanted::Uring, &[UringDefer, UringCoop, UringPlain]),
             (Wanted::Only(UringPlain), &[UringPlain]),
             (Wanted::Only(Epoll), &[Epoll]),

@@ -1,6 +1,8 @@
 //! Limits that depend on what else comes, and the node's own pressure, through the binary.
 
-use std::fs;
+use std::fs::{self, File};
+use std::os::unix::fs::FileExt;
+use std::time::Instant;
 
 use sluice_tests::shell::{MOUNTING, after, can_mount};
 use sluice_tests::wait::moment;
@@ -139,5 +141,41 @@ fn a_machine_with_more_to_run_than_its_bound_sheds_until_it_has_less() {
     is("0.10");
     eventually("all is served again", || {
         (0..20).all(|_| !refused(&sluice, "shed.load")).then_some(())
+    });
+}
+
+#[test]
+fn a_bound_may_come_later_and_a_worker_that_looks_for_what_comes_next_is_not_busy() {
+    if !can_mount() {
+        return;
+    }
+    let folder = tempfile::TempDir::new().expect("a temporary folder");
+    let told = folder.path().join("stat");
+    let file = File::create(&told).expect("a file");
+    let began = Instant::now();
+    // Another machine, never idle, and so slow that it spends ten ticks a second.
+    let goes_on = || {
+        let busy = 10_000 + began.elapsed().as_millis() / 100;
+        file.write_all_at(format!("cpu  {busy} 0 0 1000 0 0 0 0 0 0\n").as_bytes(), 0)
+            .expect("told");
+    };
+    goes_on();
+    let origin = Origin::ok("hello");
+    let with = |shed: &str, server: &str| config(&origin, shed).server(server);
+    let mount = format!("mount --bind {} /proc/stat", told.display());
+    let free = with("lag = \"off\"", "");
+    let sluice = Sluice::start_arranged(free, |command| after(&mount, &MOUNTING, command));
+    assert!((0..20).all(|_| !refused(&sluice, "")), "nothing is bounded");
+    let bounded = "lag = \"off\"\ncpu = \"50%\"";
+    assert_eq!(sluice.reload(with(bounded, "busy_poll = \"0s\"")).code, Some(0));
+    eventually("what is normal is shed", || {
+        goes_on();
+        (0..20).all(|_| refused(&sluice, "shed.cpu")).then_some(())
+    });
+    // It looks for many times as long as the machine is busy.
+    assert_eq!(sluice.reload(with(bounded, "busy_poll = \"10ms\"")).code, Some(0));
+    eventually("all is served again", || {
+        goes_on();
+        (0..20).all(|_| !refused(&sluice, "shed.cpu")).then_some(())
     });
 }

@@ -112,7 +112,7 @@ fn a_reload_has_a_worker_look_for_what_comes_next_and_sleep_again() {
 }
 
 #[test]
-fn timers_and_messages_keep_their_time_while_a_worker_looks() {
+fn a_timeout_is_kept_while_a_worker_looks() {
     // An answer that takes longer than the timeout, while another client keeps the worker awake.
     let origin = Origin::new(|connection| {
         loop {
