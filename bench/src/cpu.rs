@@ -90,6 +90,11 @@ pub fn tree(root: u32) -> HashMap<u32, Stat> {
     descendants(root, &processes())
 }
 
+/// What `/proc` says of these now; of those that are gone, nothing.
+pub fn among(pids: &[u32]) -> HashMap<u32, Stat> {
+    pids.iter().filter_map(|pid| Some((*pid, process(*pid)?))).collect()
+}
+
 /// CPU time that a tree has used, including children that came and went.
 pub fn used(tree: &HashMap<u32, Stat>) -> Duration {
     let ticks: u64 = tree.values().map(|stat| stat.ticks).sum();
@@ -140,7 +145,7 @@ pub fn this_task() -> Scheduled {
 fn processes() -> HashMap<u32, Stat> {
     let Ok(entries) = fs::read_dir("/proc") else { return HashMap::new() };
     let pids = entries.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok());
-    pids.filter_map(|pid| Some((pid, process(pid)?))).collect()
+    among(&pids.collect::<Vec<u32>>())
 }
 
 fn descendants(root: u32, all: &HashMap<u32, Stat>) -> HashMap<u32, Stat> {

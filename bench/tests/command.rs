@@ -131,10 +131,14 @@ fn double(out: &Path) -> PathBuf {
     sluice
 }
 
+/// All that are ours.
+fn cpus() -> Vec<String> {
+    (0..1024).filter(|cpu| cpu::is_allowed(*cpu)).map(|cpu| cpu.to_string()).collect()
+}
+
 /// Runs `compare` of this Sluice alone for a moment, on the first CPU and the last that are ours.
 fn compare(scenarios: &[&str], sluice: &Path, out: &Path, more: &[&str]) -> Output {
-    let cpus: Vec<String> =
-        (0..1024).filter(|cpu| cpu::is_allowed(*cpu)).map(|cpu| cpu.to_string()).collect();
+    let cpus = cpus();
     let usual = ["--peers", "sluice", "-d", "200ms", "-w", "50ms", "--sluice"];
     let places = ["--proxy-cpu", &cpus[0], "--load-cpu", &cpus[cpus.len() - 1], "--out"];
     let paths = [sluice.to_str().unwrap(), out.to_str().unwrap()];
@@ -161,12 +165,26 @@ fn compare_sets_a_proxy_beside_the_yardstick() {
         assert!(fs::read_to_string(out.join(format!("{name}.svg"))).unwrap().contains("sluice"));
     }
     assert_eq!(report["skipped"], serde_json::json!([]));
+    // On one CPU alone the proxy has to have its turn.
+    let is_together = cpus().len() > 1;
+    assert_eq!(text.contains(", load and origin on one thread"), is_together, "{text}");
     // The double works flat out behind a script: its time is found only in the process tree.
     let proxied = &report["scenarios"][0]["runs"][1];
     assert!(proxied["figures"]["cpu_us_per_request"].as_f64() > Some(0.0), "{proxied}");
     assert!(proxied["shares"]["proxy"].as_f64() > Some(0.01), "{proxied}");
     let configuration = fs::read_to_string(out.join("runs/plain-1-sluice/sluice.toml")).unwrap();
     assert!(configuration.starts_with("version = 1"));
+}
+
+#[test]
+fn load_and_origin_are_apart_when_asked_for() {
+    let out = folder("apart");
+    let found = compare(&["plain"], &double(&out), &out, &["--rounds", "1", "--apart"]);
+    let text = String::from_utf8(found.stdout).unwrap();
+    assert!(found.status.success() && !text.contains("on one thread"), "{text}");
+    let report = json(&out.join("compare.json"));
+    let runs = report["scenarios"][0]["runs"].as_array().unwrap();
+    assert!(runs.iter().all(|run| run["shares"]["origin"].as_f64() > Some(0.0)), "{runs:?}");
 }
 
 #[test]

@@ -15,14 +15,6 @@ use sluice_bench::load::{
 };
 use sluice_bench::origin::{Origin, Settings};
 
-const QUICK: Settings = Settings {
-    wish: Wish { body_bytes: 128, delay: Duration::ZERO, status: 200, servers: None },
-    stall_every: 0,
-    stall: Duration::ZERO,
-    servers: None,
-    connections: 16_384,
-};
-
 /// Bounded by `requests_max`; the minute is never used up.
 fn work(address: SocketAddr, path: &str, requests_max: u64) -> Work {
     Work {
@@ -52,7 +44,7 @@ fn run(work: &Work) -> Outcome {
 
 /// Runs an origin around `act` and says how many requests it served.
 fn with_origin<T>(settings: Settings, act: impl FnOnce(SocketAddr) -> T) -> (T, u64) {
-    let origin = Origin::bind("127.0.0.1:0".parse().unwrap(), settings).unwrap();
+    let mut origin = Origin::bind("127.0.0.1:0".parse().unwrap(), settings).unwrap();
     let (address, stop) = (origin.address(), AtomicBool::new(false));
     thread::scope(|scope| {
         let served = scope.spawn(|| origin.run(&stop).unwrap());
@@ -60,6 +52,14 @@ fn with_origin<T>(settings: Settings, act: impl FnOnce(SocketAddr) -> T) -> (T, 
         stop.store(true, Ordering::Relaxed);
         (found, served.join().unwrap())
     })
+}
+
+/// As [`with_origin`], and the origin and the load are one thread.
+fn together(settings: Settings, work: impl FnOnce(SocketAddr) -> Work) -> (Outcome, u64) {
+    let mut origin = Origin::bind("127.0.0.1:0".parse().unwrap(), settings).unwrap();
+    let (work, goes_on) = (work(origin.address()), AtomicBool::new(false));
+    let outcome = load::run_looking(&work, &mut origin, &goes_on, &mut |_| ()).unwrap();
+    (outcome, origin.run(&AtomicBool::new(true)).unwrap())
 }
 
 /// Path, requests, status that comes back, and what is special about the work.
@@ -78,24 +78,35 @@ fn every_request_is_answered_and_counted_once() {
         ("/", 500, 200, |work| work.pace = open(5_000)),
     ];
     for (path, count, status, change) in cases {
-        let (outcome, served) = with_origin(QUICK, |address| {
+        let work = |address| {
             let mut work = work(address, path, *count);
             change(&mut work);
-            run(&work)
-        });
-        assert_eq!(
-            (outcome.answered, served, outcome.failed()),
-            (*count, *count, 0),
-            "{path} {outcome:?}"
-        );
-        assert_eq!(outcome.statuses.get(status), Some(count), "{path}");
-        assert_eq!((outcome.latency.count(), outcome.service.count()), (*count, *count), "{path}");
+            work
+        };
+        let apart = with_origin(Settings::default(), |address| run(&work(address)));
+        for (outcome, served) in [apart, together(Settings::default(), work)] {
+            let seen = (outcome.answered, served, outcome.failed());
+            assert_eq!(seen, (*count, *count, 0), "{path} {outcome:?}");
+            assert_eq!(outcome.statuses.get(status), Some(count), "{path}");
+            let counted = (outcome.latency.count(), outcome.service.count());
+            assert_eq!(counted, (*count, *count), "{path}");
+        }
     }
+}
+
+/// What is left of the processor's time is what went into requests: a request a millisecond takes
+/// little of it, and looking for what comes takes the rest.
+#[test]
+fn looking_in_vain_is_not_counted_as_work() {
+    let work = |address| Work { pace: open(1_000), ..work(address, "/", 500) };
+    let (outcome, _) = together(Settings::default(), work);
+    assert_eq!(outcome.answered, 500);
+    assert!((0.001..0.8).contains(&outcome.load_share()), "{}", outcome.load_share());
 }
 
 #[test]
 fn warm_up_requests_are_sent_and_not_counted() {
-    let (outcome, served) = with_origin(QUICK, |address| {
+    let (outcome, served) = with_origin(Settings::default(), |address| {
         run(&Work {
             warm_up: Duration::from_millis(100),
             pace: open(1_000),
@@ -110,22 +121,23 @@ fn warm_up_requests_are_sent_and_not_counted() {
 /// send, only the one that stalled was slow.
 #[test]
 fn a_stall_shows_in_every_request_that_was_due_meanwhile() {
-    let stalling = Settings { stall_every: 300, stall: Duration::from_millis(300), ..QUICK };
-    let (outcome, _) = with_origin(stalling, |address| {
-        run(&Work { connections: 1, pace: open(1_000), ..work(address, "/", 599) })
-    });
-    assert_eq!((outcome.answered, outcome.failed()), (599, 0));
-    let slow = Duration::from_millis(100);
-    let (from_due, from_sent) =
-        (outcome.latency.count_from(slow), outcome.service.count_from(slow));
-    assert!(from_due >= 190, "{from_due} from due");
-    assert!((1..=10).contains(&from_sent), "{from_sent} from sent");
-    assert!(outcome.latency.at_us(0.7) > outcome.service.at_us(0.99));
+    let stalling = Settings { stall_every: 300, stall: Duration::from_millis(300), ..Settings::default() };
+    let work = |address| Work { connections: 1, pace: open(1_000), ..work(address, "/", 599) };
+    let apart = with_origin(stalling, |address| run(&work(address)));
+    for (outcome, _) in [apart, together(stalling, work)] {
+        assert_eq!((outcome.answered, outcome.failed()), (599, 0));
+        let slow = Duration::from_millis(100);
+        let (from_due, from_sent) =
+            (outcome.latency.count_from(slow), outcome.service.count_from(slow));
+        assert!(from_due >= 190, "{from_due} from due");
+        assert!((1..=10).contains(&from_sent), "{from_sent} from sent");
+        assert!(outcome.latency.at_us(0.7) > outcome.service.at_us(0.99));
+    }
 }
 
 #[test]
 fn what_was_due_and_never_answered_is_not_forgotten() {
-    let never = Settings { wish: Wish { delay: Duration::from_secs(600), ..QUICK.wish }, ..QUICK };
+    let never = Settings { wish: Wish { delay: Duration::from_secs(600), ..Settings::default().wish }, ..Settings::default() };
     let (outcome, _) = with_origin(never, |address| {
         let (duration, grace) = (Duration::from_millis(100), Duration::from_millis(100));
         run(&Work {
@@ -144,7 +156,7 @@ fn what_was_due_and_never_answered_is_not_forgotten() {
 
 #[test]
 fn a_request_without_an_answer_times_out() {
-    let never = Settings { wish: Wish { delay: Duration::from_secs(600), ..QUICK.wish }, ..QUICK };
+    let never = Settings { wish: Wish { delay: Duration::from_secs(600), ..Settings::default().wish }, ..Settings::default() };
     let (outcome, _) = with_origin(never, |address| {
         run(&Work { timeout: Duration::from_millis(50), ..work(address, "/", 8) })
     });
@@ -192,7 +204,7 @@ fn failures_are_told_apart() {
 
 #[test]
 fn a_set_stop_ends_a_run_at_once() {
-    let (outcome, _) = with_origin(QUICK, |address| {
+    let (outcome, _) = with_origin(Settings::default(), |address| {
         load::run(&work(address, "/", u64::MAX), &AtomicBool::new(true), &mut |_| ()).unwrap()
     });
     assert_eq!(outcome.failed(), 0);
@@ -223,7 +235,7 @@ fn a_crowd_sees_who_is_sent_away_and_how() {
 
 #[test]
 fn a_crowd_rests_after_its_answers() {
-    let ((), served) = with_origin(QUICK, |address| {
+    let ((), served) = with_origin(Settings::default(), |address| {
         let text = "GET / HTTP/1.1\r\nHost: x\r\n\r\n";
         let crowd = Crowd::gather(address, 100, text, true).unwrap();
         assert_eq!(crowd.present(), 100);
@@ -236,7 +248,7 @@ fn a_crowd_rests_after_its_answers() {
 #[test]
 fn the_greedy_take_what_they_are_given() {
     for greed in [Greed::Stream, Greed::Pipeline] {
-        let ((), served) = with_origin(QUICK, |address| {
+        let ((), served) = with_origin(Settings::default(), |address| {
             let over = AtomicBool::new(false);
             thread::scope(|scope| {
                 let greedy = scope.spawn(|| load::indulge(address, "/greedy/", greed, &over));
@@ -256,7 +268,7 @@ fn the_greedy_take_what_they_are_given() {
 fn bytes_are_counted_both_ways() {
     for (path, up) in [("/?size=100000", 0), ("/", 100_000)] {
         let (outcome, _) =
-            with_origin(QUICK, |address| run(&Work { body_bytes: up, ..work(address, path, 50) }));
+            with_origin(Settings::default(), |address| run(&Work { body_bytes: up, ..work(address, path, 50) }));
         // The window ends with the last request's beginning, when seven others may be under way.
         let expected = 42 * 100_000..51 * 100_000;
         assert!(expected.contains(&outcome.moved_bytes), "{path}: {outcome:?}");

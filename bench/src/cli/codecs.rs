@@ -60,6 +60,7 @@ impl Codecs {
                 warm_up: Duration::from_secs(1),
                 duration: self.duration,
                 seed: 1,
+                together: true,
             }],
             peers: peers.clone(),
             options: options.clone(),

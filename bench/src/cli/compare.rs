@@ -51,6 +51,10 @@ pub(crate) struct Compare {
     /// As --load-cpu when not given
     #[arg(long, value_name = "CPU")]
     origin_cpu: Option<Cpus>,
+    /// Load and origin as processes of their own, where they are one thread otherwise: on one CPU,
+    /// with short answers and nobody beside
+    #[arg(long)]
+    apart: bool,
     /// Open loops, their origin and their proxy go before everything else on their CPUs (as root;
     /// with /proc/sys/kernel/sched_rt_runtime_us at -1 the kernel holds none of them up)
     #[arg(long)]
@@ -64,6 +68,7 @@ pub(crate) struct Compare {
 
 impl Compare {
     pub(super) fn run(self, stop: &AtomicBool) -> Result<ExitCode> {
+        let shares = self.origin_cpu.as_ref().is_none_or(|origin| *origin == self.load_cpu);
         let scenario = |preset: &Preset| Scenario {
             preset: *preset,
             rate: self.rate,
@@ -71,6 +76,7 @@ impl Compare {
             warm_up: self.warm_up,
             duration: self.duration,
             seed: self.seed,
+            together: !self.apart && shares && !self.proxy_cpu.overlap(&self.load_cpu),
         };
         let comparison = Comparison {
             scenarios: self.scenarios.iter().map(scenario).collect(),

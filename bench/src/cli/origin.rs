@@ -60,7 +60,7 @@ impl Origin {
             servers: self.servers,
             connections: self.connections,
         };
-        let origin = origin::Origin::bind(self.listen, settings)
+        let mut origin = origin::Origin::bind(self.listen, settings)
             .with_context(|| format!("cannot listen on {}", self.listen))?;
         let mut out = std::io::stdout();
         writeln!(out, "{}", origin.address())

@@ -15,7 +15,7 @@ use super::stage::{Sample, Stage};
 use super::verdict::{Bottleneck, Shares};
 use super::{Comparison, Contender, Preset, Scenario, beside, rest};
 use crate::histogram::{Latencies, Percentiles};
-use crate::load::{self, Failure, Moment, Outcome, Work};
+use crate::load::{Failure, Moment, Outcome, Work};
 
 /// What one run of one contender showed.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -144,22 +144,26 @@ pub(super) struct Driven {
     pub(super) after: Sample,
 }
 
-/// The load runs on a thread of its own CPU; this thread only takes the samples.
+/// The load runs on a thread of its own CPU; this thread only takes the samples, where it can.
 pub(super) fn drive(work: &Work, stage: &Stage, stop: &AtomicBool) -> Result<Driven> {
     thread::scope(|scope| {
         let (sender, moments) = mpsc::channel();
         let load = scope.spawn(move || {
-            stage.place.take()?;
-            load::run(work, stop, &mut |moment| {
+            stage.load(work, stop, &mut |moment| {
+                let sample = match moment {
+                    Moment::Measuring | Moment::Measured => stage.glance(),
+                    Moment::Second { .. } => None,
+                };
                 // A watcher that has gone misses nothing that matters.
-                let _ = sender.send(moment);
+                let _ = sender.send((moment, sample));
             })
         });
         let (mut before, mut after) = (Sample::default(), Sample::default());
-        for moment in moments {
+        for (moment, sample) in moments {
+            let sample = || sample.unwrap_or_else(|| stage.sample());
             match moment {
-                Moment::Measuring => before = stage.sample(),
-                Moment::Measured => after = stage.sample(),
+                Moment::Measuring => before = sample(),
+                Moment::Measured => after = sample(),
                 Moment::Second { .. } => {}
             }
         }

@@ -2,6 +2,7 @@
 
 mod beside;
 mod figures;
+mod lodger;
 mod measure;
 mod rest;
 mod scenario;
@@ -68,7 +69,7 @@ pub fn run(
     stop: &AtomicBool,
     tell: &mut dyn FnMut(&str),
 ) -> Result<CompareReport> {
-    check_cpus(comparison, tell)?;
+    check(comparison, tell)?;
     let crowd = comparison.scenarios.iter().map(|scenario| scenario.crowd).max();
     cpu::allow_files(2 * u64::from(crowd.unwrap_or_default()) + FILES_MORE);
     let mut skipped = Vec::new();
@@ -123,7 +124,7 @@ fn turns<T>(all: &[T], round: u32) -> impl Iterator<Item = &T> {
     all[first..].iter().chain(&all[..first])
 }
 
-fn check_cpus(comparison: &Comparison, tell: &mut dyn FnMut(&str)) -> Result<()> {
+fn check(comparison: &Comparison, tell: &mut dyn FnMut(&str)) -> Result<()> {
     for cpus in [&comparison.proxy_cpu, &comparison.load_cpu, &comparison.origin_cpu] {
         if let Some(cpu) = cpus.foreign() {
             bail!("CPU {cpu} is not ours to use: --proxy-cpu, --load-cpu, --origin-cpu");
@@ -135,6 +136,10 @@ fn check_cpus(comparison: &Comparison, tell: &mut dyn FnMut(&str)) -> Result<()>
     }
     if comparison.rounds < ROUNDS_MIN {
         tell("fewer than three rounds: a median of so few says little");
+    }
+    let throttle = std::fs::read_to_string(THROTTLE).unwrap_or_default();
+    if comparison.urgent && throttle.trim() != "-1" {
+        tell(&format!("{THROTTLE} is not -1: the kernel will hold up what is urgent"));
     }
     Ok(())
 }
@@ -158,6 +163,9 @@ fn leave_out(peer: &str, why: String, skipped: &mut Vec<Skipped>, tell: &mut dyn
     tell(&format!("SKIPPED {peer}: {why}"));
     skipped.push(Skipped { peer: peer.to_owned(), why });
 }
+
+/// How much of a second may be spent before everything usual, in microseconds.
+const THROTTLE: &str = "/proc/sys/kernel/sched_rt_runtime_us";
 
 /// Descriptors besides those of a crowd, which a proxy may hold on both of its sides.
 const FILES_MORE: u64 = 2048;

@@ -68,6 +68,8 @@ pub struct Scenario {
     /// Also how long a head may take, where heads are sent by half.
     pub duration: Duration,
     pub seed: u64,
+    /// Load and origin may be one thread, if the preset allows it.
+    pub together: bool,
 }
 
 /// A load in numbers.
@@ -124,6 +126,13 @@ impl Preset {
         self.shape().paced
     }
 
+    /// Whether load and origin can be one thread that never sleeps. Not beside others, to whom it
+    /// would leave nothing, and not where one would wait while the other copies much.
+    fn is_short(self) -> bool {
+        let Shape { answer_bytes, upload_bytes, .. } = self.shape();
+        self.act() == Act::Load && answer_bytes <= SHORT_BYTES && upload_bytes == 0
+    }
+
     fn shape(self) -> Shape {
         let plain = Shape {
             connections: 64,
@@ -175,7 +184,13 @@ impl Scenario {
                 "open loop at {rate}/s over 64 connections, beside one with {PIPELINED} requests at once"
             ),
         };
-        format!("{what}, {:.1} s a run", duration.as_secs_f64())
+        let place = if self.is_together() { ", load and origin on one thread" } else { "" };
+        format!("{what}, {:.1} s a run{place}", duration.as_secs_f64())
+    }
+
+    /// Whether load and origin are one thread.
+    pub(super) fn is_together(&self) -> bool {
+        self.together && self.preset.is_short()
     }
 
     /// Content bytes of every answer.
@@ -218,3 +233,6 @@ impl Scenario {
         })
     }
 }
+
+/// The longest answer of a load that is one thread with its origin.
+const SHORT_BYTES: u64 = 64 << 10;

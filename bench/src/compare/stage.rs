@@ -4,15 +4,18 @@ use std::collections::HashMap;
 use std::fs;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
+use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 
 use super::figures::Kind;
+use super::lodger::Lodger;
 use super::scenario::{Act, Beside};
 use super::verdict::{Shares, Usage};
 use super::{Comparison, Contender, Preset, Scenario};
 use crate::cpu::{self, Cpus, Scheduled};
+use crate::load::{self, Moment, Outcome, Work};
 use crate::memory;
 use crate::peers::{Setup, Site};
 use crate::place::{Place, Urgency};
@@ -22,7 +25,7 @@ use crate::process::{Running, answers, free_ports};
 #[derive(Debug)]
 pub(super) struct Stage {
     proxy: Option<Running>,
-    origin: Running,
+    origin: Origin,
     _greedy_origin: Option<Running>,
     /// Where the load goes.
     pub(super) address: SocketAddr,
@@ -34,7 +37,17 @@ pub(super) struct Stage {
     pub(super) greedy_place: Place,
     /// Of the proxy, before it had anything to do.
     empty_kb: u64,
+    /// Its processes then.
+    proxy_pids: Vec<u32>,
     one_load_core: bool,
+}
+
+/// Who answers.
+#[derive(Debug)]
+pub(super) enum Origin {
+    Process(Running),
+    /// On the load's thread, from when it begins.
+    Lodger(Lodger),
 }
 
 /// What had been used at one moment.
@@ -60,9 +73,18 @@ impl Stage {
         // Behind the load either way.
         let last = if is_timed { Urgency::Usual } else { Urgency::Last };
         let greedy_place = at(&comparison.load_cpu, last);
-        let (mut origin, address) =
-            Running::origin(&folder, &at(&comparison.origin_cpu, urgency), &[])?;
-        origin.await_ready(|| answers(address.port(), SMALL, SMALL_BYTES))?;
+        let (origin, address) = match scenario.is_together() {
+            true => {
+                let (lodger, address) = Lodger::start()?;
+                (Origin::Lodger(lodger), address)
+            }
+            false => {
+                let place = at(&comparison.origin_cpu, urgency);
+                let (mut origin, address) = Running::origin(&folder, &place, &[])?;
+                origin.await_ready(|| answers(address.port(), SMALL, SMALL_BYTES))?;
+                (Origin::Process(origin), address)
+            }
+        };
         let greedy_origin = match scenario.preset.act() {
             Act::Beside(Beside::Greed(_)) => {
                 let below = folder.join("greedy");
@@ -84,13 +106,16 @@ impl Stage {
             place: at(&comparison.load_cpu, urgency),
             greedy_place,
             empty_kb: 0,
+            proxy_pids: Vec::new(),
             one_load_core: comparison.load_cpu == comparison.origin_cpu,
         };
         if let Contender::Proxy { peer, program } = contender {
             let place = at(&comparison.proxy_cpu, urgency);
             let mut proxy = Running::peer(*peer, program, &site, &place)?;
             proxy.await_ready(|| answers(port, SMALL, SMALL_BYTES))?;
-            stage.empty_kb = memory::resident_kb(&cpu::tree(proxy.pid()));
+            let tree = cpu::tree(proxy.pid());
+            stage.empty_kb = memory::resident_kb(&tree);
+            stage.proxy_pids = tree.into_keys().collect();
             stage.proxy = Some(proxy);
             stage.address = SocketAddr::from((Ipv4Addr::LOCALHOST, port));
             stage.greedy_address = stage.address;
@@ -102,10 +127,38 @@ impl Stage {
 
     pub(super) fn sample(&self) -> Sample {
         let proxy = self.proxy.as_ref().map(|proxy| cpu::tree(proxy.pid())).unwrap_or_default();
-        Sample {
-            proxy_cpu: cpu::used(&proxy),
-            proxy: cpu::tasks(&proxy),
-            origin: cpu::tasks(&cpu::tree(self.origin.pid())),
+        let origin = match &self.origin {
+            Origin::Process(origin) => cpu::tasks(&cpu::tree(origin.pid())),
+            // Part of the load.
+            Origin::Lodger(_) => HashMap::new(),
+        };
+        Sample { proxy_cpu: cpu::used(&proxy), proxy: cpu::tasks(&proxy), origin }
+    }
+
+    /// A sample by the load's own thread, if it never sleeps: nobody else may get a CPU at that
+    /// moment. Only of processes that are known, which takes less than a tenth of a millisecond.
+    pub(super) fn glance(&self) -> Option<Sample> {
+        let Origin::Lodger(_) = &self.origin else { return None };
+        let proxy = cpu::among(&self.proxy_pids);
+        let origin = HashMap::new();
+        Some(Sample { proxy_cpu: cpu::used(&proxy), proxy: cpu::tasks(&proxy), origin })
+    }
+
+    /// The load itself, on this thread, and the origin with it where they share one.
+    pub(super) fn load(
+        &self,
+        work: &Work,
+        stop: &AtomicBool,
+        watch: &mut dyn FnMut(Moment),
+    ) -> Result<Outcome> {
+        let lodger = match &self.origin {
+            Origin::Process(_) => None,
+            Origin::Lodger(lodger) => Some(lodger.take()?),
+        };
+        self.place.take()?;
+        match lodger {
+            None => load::run(work, stop, watch),
+            Some(mut origin) => load::run_looking(work, &mut origin, stop, watch),
         }
     }
 

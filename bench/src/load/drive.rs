@@ -2,6 +2,7 @@
 
 use std::collections::VecDeque;
 use std::io;
+use std::mem;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
@@ -16,6 +17,7 @@ use super::{Pace, Step, Work};
 use crate::alarm::Alarm;
 use crate::clock;
 use crate::cpu::{self, Scheduled};
+use crate::origin::Origin;
 use crate::unit::nanoseconds;
 
 /// What a watcher of a run is told, from the load's own thread: answer quickly.
@@ -31,10 +33,8 @@ pub enum Moment {
 
 /// Does the work on this thread and says what it saw. `stop` ends it early.
 pub fn run(work: &Work, stop: &AtomicBool, watch: &mut dyn FnMut(Moment)) -> Result<Outcome> {
-    let mut drive = Drive::new(work).context("cannot set up the load")?;
-    let mut events = Events::with_capacity(EVENTS);
-    let mut buffer = vec![0; READ_BYTES];
-    while !drive.turn(&mut events, &mut buffer, watch).context("the load's event loop broke")? {
+    let mut drive = Drive::new(work, TICK).context("cannot set up the load")?;
+    while drive.turn(watch).context("the load's event loop broke")? != Turn::Last {
         if stop.load(Ordering::Relaxed) {
             drive.end_now();
         }
@@ -42,11 +42,49 @@ pub fn run(work: &Work, stop: &AtomicBool, watch: &mut dyn FnMut(Moment)) -> Res
     Ok(drive.settle())
 }
 
+/// As [`run`], with the origin on the same thread, which never sleeps. Load and origin on one CPU
+/// otherwise wait for each other, and at high percentiles that is most of what is seen.
+pub fn run_looking(
+    work: &Work,
+    origin: &mut Origin,
+    stop: &AtomicBool,
+    watch: &mut dyn FnMut(Moment),
+) -> Result<Outcome> {
+    let mut drive = Drive::new(work, Duration::ZERO).context("cannot set up the load")?;
+    loop {
+        let began = clock::now_ns();
+        let turn = drive.turn(watch).context("the load's event loop broke")?;
+        let served = origin.turn(Duration::ZERO).context("the origin's event loop broke")?;
+        match turn {
+            Turn::Last => return Ok(drive.settle()),
+            Turn::Vain if !served => drive.looked(clock::now_ns() - began),
+            Turn::Vain | Turn::Some => {}
+        }
+        if stop.load(Ordering::Relaxed) {
+            drive.end_now();
+        }
+    }
+}
+
+/// What a turn of the loop came to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Turn {
+    /// Nothing was due and nothing came.
+    Vain,
+    Some,
+    /// Everything is over.
+    Last,
+}
+
 struct Drive<'a> {
     work: &'a Work,
     payload: Payload,
     poll: Poll,
     alarm: Alarm,
+    /// How long to wait for something to come. Zero: somebody else has the thread between.
+    patience: Duration,
+    events: Events,
+    buffer: Vec<u8>,
     /// `None` in a closed loop.
     schedule: Option<Schedule>,
     connections: Vec<Connection>,
@@ -60,6 +98,8 @@ struct Drive<'a> {
     started: u64,
     phase: Phase,
     cpu: Scheduled,
+    /// Went by in the window in looking when nothing had come.
+    vain: Duration,
     /// Until the window began.
     moved_bytes: u64,
     next_tick_ns: u64,
@@ -76,7 +116,7 @@ enum Phase {
 }
 
 impl<'a> Drive<'a> {
-    fn new(work: &'a Work) -> io::Result<Self> {
+    fn new(work: &'a Work, patience: Duration) -> io::Result<Self> {
         let poll = Poll::new()?;
         let alarm = Alarm::new(poll.registry(), TIMER)?;
         let payload = Payload::new(work);
@@ -99,6 +139,9 @@ impl<'a> Drive<'a> {
             payload,
             poll,
             alarm,
+            patience,
+            events: Events::with_capacity(EVENTS),
+            buffer: vec![0; READ_BYTES],
             schedule,
             idle: (0..count).collect(),
             resting: Vec::new(),
@@ -108,6 +151,7 @@ impl<'a> Drive<'a> {
             started: 0,
             phase: Phase::WarmUp,
             cpu: Scheduled::default(),
+            vain: Duration::ZERO,
             moved_bytes: 0,
             next_tick_ns: now,
             next_second_ns: now + clock::SECOND_NS,
@@ -116,24 +160,34 @@ impl<'a> Drive<'a> {
         })
     }
 
-    /// One turn of the loop; true when everything is over.
-    fn turn(
-        &mut self,
-        events: &mut Events,
-        buffer: &mut [u8],
-        watch: &mut dyn FnMut(Moment),
-    ) -> io::Result<bool> {
+    /// One turn of the loop.
+    fn turn(&mut self, watch: &mut dyn FnMut(Moment)) -> io::Result<Turn> {
         let now = clock::now_ns();
         self.advance_phase(now, watch);
-        self.dispatch(now);
+        let begun = self.dispatch(now);
         if self.phase == Phase::Grace && self.is_over(now) {
-            return Ok(true);
+            return Ok(Turn::Last);
         }
-        self.arm()?;
-        match self.poll.poll(events, Some(TICK)) {
+        if !self.patience.is_zero() {
+            self.arm()?;
+        }
+        match self.poll.poll(&mut self.events, Some(self.patience)) {
             Err(error) if error.kind() != io::ErrorKind::Interrupted => return Err(error),
             Ok(()) | Err(_) => {}
         }
+        let came = self.take_events();
+        let now = clock::now_ns();
+        if now >= self.next_tick_ns {
+            self.next_tick_ns = now + nanoseconds(TICK);
+            self.idle.extend(self.resting.drain(..));
+            self.time_out(now);
+        }
+        Ok(if begun || came { Turn::Some } else { Turn::Vain })
+    }
+
+    /// False: there were none.
+    fn take_events(&mut self) -> bool {
+        let events = mem::replace(&mut self.events, Events::with_capacity(0));
         for event in events.iter().filter(|event| event.token() != TIMER) {
             let (ends, slot) = (event.is_read_closed() || event.is_error(), event.token().0);
             let connection = &mut self.connections[slot];
@@ -142,17 +196,20 @@ impl<'a> Drive<'a> {
                 event.is_readable(),
                 ends,
                 &self.payload,
-                buffer,
+                &mut self.buffer,
             );
             self.note(slot, &happened);
         }
-        let now = clock::now_ns();
-        if now >= self.next_tick_ns {
-            self.next_tick_ns = now + nanoseconds(TICK);
-            self.idle.extend(self.resting.drain(..));
-            self.time_out(now);
+        let came = !events.is_empty();
+        self.events = events;
+        came
+    }
+
+    /// A turn was in vain and took so long.
+    fn looked(&mut self, lasted_ns: u64) {
+        if self.phase == Phase::Window {
+            self.vain += Duration::from_nanos(lasted_ns);
         }
-        Ok(false)
     }
 
     fn advance_phase(&mut self, now: u64, watch: &mut dyn FnMut(Moment)) {
@@ -164,7 +221,9 @@ impl<'a> Drive<'a> {
         }
         if self.phase < Phase::Grace && now >= self.end_ns {
             if self.phase == Phase::Window {
-                self.outcome.load_cpu = cpu::this_task().since(self.cpu);
+                let used = cpu::this_task().since(self.cpu);
+                let ran = used.ran.saturating_sub(self.vain);
+                self.outcome.load_cpu = Scheduled { ran, ..used };
                 self.outcome.moved_bytes = self.moved() - self.moved_bytes;
                 watch(Moment::Measured);
             }
@@ -172,18 +231,21 @@ impl<'a> Drive<'a> {
         }
         if now >= self.next_second_ns {
             self.next_second_ns += clock::SECOND_NS;
-            let (answered, failed) = std::mem::take(&mut self.second);
+            let (answered, failed) = mem::take(&mut self.second);
             watch(Moment::Second { warming: self.phase == Phase::WarmUp, answered, failed });
         }
     }
 
-    /// Sends what is due on what is free. In a closed loop a request is due when it is sent.
-    fn dispatch(&mut self, now: u64) {
+    /// Sends what is due on what is free; false: nothing. In a closed loop a request is due when it
+    /// is sent.
+    fn dispatch(&mut self, now: u64) -> bool {
+        let mut begun = false;
         while let Some(&slot) = self.idle.front() {
             let due = self.schedule.as_ref().map_or(now, Schedule::peek);
             if due > now || due >= self.end_ns || self.started >= self.work.requests_max {
                 break;
             }
+            begun = true;
             self.idle.pop_front();
             let sent = clock::now_ns();
             if let Some(schedule) = &mut self.schedule {
@@ -193,6 +255,7 @@ impl<'a> Drive<'a> {
                 self.begin(slot, sent, sent);
             }
         }
+        begun
     }
 
     fn begin(&mut self, slot: usize, due: u64, sent: u64) {

@@ -18,7 +18,7 @@ use std::num::NonZeroU32;
 use std::time::Duration;
 
 pub use self::crowd::{Crowd, Farewell};
-pub use self::drive::{Moment, run};
+pub use self::drive::{Moment, run, run_looking};
 pub use self::greedy::{Greed, PIPELINED, indulge};
 pub use self::request::{Head, Method};
 pub use self::schedule::Arrivals;

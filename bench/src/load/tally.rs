@@ -61,7 +61,7 @@ pub struct Outcome {
     /// began or ended outside of it too.
     pub moved_bytes: u64,
     pub window: Duration,
-    /// What the load's thread had and lacked of its CPU in the window.
+    /// What the load's thread had and lacked of its CPU in the window, without looking in vain.
     pub load_cpu: Scheduled,
     /// What came of each request, in the order of their ends; empty unless asked for.
     pub ends: Vec<End>,

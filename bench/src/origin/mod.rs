@@ -6,6 +6,7 @@ mod servers;
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 use std::io;
+use std::mem;
 use std::net::SocketAddr;
 use std::num::NonZeroU32;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -48,6 +49,8 @@ pub struct Origin {
     /// Answers that are being worked on, by when they are due.
     waiting: BinaryHeap<Reverse<(u64, Client)>>,
     alarm: Alarm,
+    events: Events,
+    buffer: Vec<u8>,
     served: u64,
     accepted: u64,
     /// Somebody may wait with the kernel; edge-triggered events say so only once.
@@ -56,6 +59,14 @@ pub struct Origin {
 
 /// Its token, and its serial since tokens are reused.
 type Client = (usize, u64);
+
+impl Default for Settings {
+    /// 128 bytes at once, to whoever asks.
+    fn default() -> Self {
+        let wish = Wish { body_bytes: 128, delay: Duration::ZERO, status: 200, servers: None };
+        Self { wish, stall_every: 0, stall: Duration::ZERO, servers: None, connections: 16_384 }
+    }
+}
 
 impl Settings {
     /// The wish of the `nth` request (from 1) with its stall added.
@@ -83,6 +94,8 @@ impl Origin {
             servers: Servers::new(count),
             waiting: BinaryHeap::new(),
             alarm,
+            events: Events::with_capacity(EVENTS),
+            buffer: vec![0; READ_BYTES],
             served: 0,
             accepted: 0,
             crowded: false,
@@ -94,36 +107,53 @@ impl Origin {
         self.address
     }
 
-    /// Serves until `stop` is set, noticed within a tenth of a second. Says how many it answered.
-    pub fn run(mut self, stop: &AtomicBool) -> io::Result<u64> {
-        let mut events = Events::with_capacity(EVENTS);
-        let mut buffer = vec![0; READ_BYTES];
+    /// Serves until `stop` is set, noticed within a tenth of a second. Says how many it has answered.
+    pub fn run(&mut self, stop: &AtomicBool) -> io::Result<u64> {
         while !stop.load(Ordering::Relaxed) {
             if let Some(Reverse((due, _))) = self.waiting.peek() {
                 self.alarm.set(*due)?;
             }
-            match self.poll.poll(&mut events, Some(STOP_CHECK)) {
-                Err(error) if error.kind() != io::ErrorKind::Interrupted => return Err(error),
-                Ok(()) | Err(_) => {}
-            }
-            for event in &events {
-                if event.token() == LISTENER {
-                    self.accept()?;
-                } else if event.token() != ALARM {
-                    if let Some(connection) = self.connections.get_mut(event.token().0)
-                        && (event.is_readable() || event.is_error())
-                    {
-                        connection.mark_readable(event.is_read_closed() || event.is_error());
-                    }
-                    self.drive(event.token().0, &mut buffer);
-                }
-            }
-            self.wake(&mut buffer);
-            if self.crowded {
-                self.accept()?;
-            }
+            self.turn(STOP_CHECK)?;
         }
         Ok(self.served)
+    }
+
+    /// Waits so long for something to come, and serves what has; false: nothing had.
+    pub(crate) fn turn(&mut self, patience: Duration) -> io::Result<bool> {
+        let mut events = mem::replace(&mut self.events, Events::with_capacity(0));
+        let mut buffer = mem::take(&mut self.buffer);
+        let found = self.serve(&mut events, &mut buffer, patience);
+        (self.events, self.buffer) = (events, buffer);
+        found
+    }
+
+    fn serve(
+        &mut self,
+        events: &mut Events,
+        buffer: &mut [u8],
+        patience: Duration,
+    ) -> io::Result<bool> {
+        match self.poll.poll(events, Some(patience)) {
+            Err(error) if error.kind() != io::ErrorKind::Interrupted => return Err(error),
+            Ok(()) | Err(_) => {}
+        }
+        for event in &*events {
+            if event.token() == LISTENER {
+                self.accept()?;
+            } else if event.token() != ALARM {
+                if let Some(connection) = self.connections.get_mut(event.token().0)
+                    && (event.is_readable() || event.is_error())
+                {
+                    connection.mark_readable(event.is_read_closed() || event.is_error());
+                }
+                self.drive(event.token().0, buffer);
+            }
+        }
+        self.wake(buffer);
+        if self.crowded {
+            self.accept()?;
+        }
+        Ok(!events.is_empty())
     }
 
     fn accept(&mut self) -> io::Result<()> {

@@ -43,6 +43,7 @@ fn report() -> ScenarioReport {
         warm_up: Duration::ZERO,
         duration: Duration::from_secs(1),
         seed: 1,
+        together: true,
     };
     let runs = [
         run("direct", 1, 9_000.0, None),
@@ -113,6 +114,7 @@ fn markdown_says_who_was_the_bottleneck_and_who_was_skipped() {
         "| **two**, 1 failed |",
         "lower bound",
         "before everything else",
+        "flat out, 1.0 s a run, load and origin on one thread",
         "| 1 | direct | 9,000 | - |",
     ] {
         assert!(text.contains(expected), "no `{expected}` in\n{text}");
