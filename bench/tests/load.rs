@@ -121,7 +121,8 @@ fn warm_up_requests_are_sent_and_not_counted() {
 /// send, only the one that stalled was slow.
 #[test]
 fn a_stall_shows_in_every_request_that_was_due_meanwhile() {
-    let stalling = Settings { stall_every: 300, stall: Duration::from_millis(300), ..Settings::default() };
+    let stalling =
+        Settings { stall_every: 300, stall: Duration::from_millis(300), ..Settings::default() };
     let work = |address| Work { connections: 1, pace: open(1_000), ..work(address, "/", 599) };
     let apart = with_origin(stalling, |address| run(&work(address)));
     for (outcome, _) in [apart, together(stalling, work)] {
@@ -137,7 +138,10 @@ fn a_stall_shows_in_every_request_that_was_due_meanwhile() {
 
 #[test]
 fn what_was_due_and_never_answered_is_not_forgotten() {
-    let never = Settings { wish: Wish { delay: Duration::from_secs(600), ..Settings::default().wish }, ..Settings::default() };
+    let never = Settings {
+        wish: Wish { delay: Duration::from_secs(600), ..Settings::default().wish },
+        ..Settings::default()
+    };
     let (outcome, _) = with_origin(never, |address| {
         let (duration, grace) = (Duration::from_millis(100), Duration::from_millis(100));
         run(&Work {
@@ -156,7 +160,10 @@ fn what_was_due_and_never_answered_is_not_forgotten() {
 
 #[test]
 fn a_request_without_an_answer_times_out() {
-    let never = Settings { wish: Wish { delay: Duration::from_secs(600), ..Settings::default().wish }, ..Settings::default() };
+    let never = Settings {
+        wish: Wish { delay: Duration::from_secs(600), ..Settings::default().wish },
+        ..Settings::default()
+    };
     let (outcome, _) = with_origin(never, |address| {
         run(&Work { timeout: Duration::from_millis(50), ..work(address, "/", 8) })
     });
@@ -267,8 +274,9 @@ fn the_greedy_take_what_they_are_given() {
 #[test]
 fn bytes_are_counted_both_ways() {
     for (path, up) in [("/?size=100000", 0), ("/", 100_000)] {
-        let (outcome, _) =
-            with_origin(Settings::default(), |address| run(&Work { body_bytes: up, ..work(address, path, 50) }));
+        let (outcome, _) = with_origin(Settings::default(), |address| {
+            run(&Work { body_bytes: up, ..work(address, path, 50) })
+        });
         // The window ends with the last request's beginning, when seven others may be under way.
         let expected = 42 * 100_000..51 * 100_000;
         assert!(expected.contains(&outcome.moved_bytes), "{path}: {outcome:?}");

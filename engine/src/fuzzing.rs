@@ -34,11 +34,16 @@ const OURS: usize = 3;
 /// # Panics
 /// When that does not hold.
 pub fn http_request(input: &[u8]) {
-    let Some((text, end)) = scanned(input) else { return };
+    let read = step(input).and_then(|(_, text)| request(text, RULES));
+    let Some((text, end)) = scanned(input) else {
+        assert!(read.is_none(), "read as a head, and is none that has come");
+        return;
+    };
     let split = Split::request(text, end);
     assert_eq!(split, Split::request_by_httparse(&text[..end]), "as httparse splits it");
     assert_eq!(split, Split::request_plainly(&text[..end]), "as a plain reader splits it");
-    let Some(head) = request(text, end, RULES) else { return };
+    let Some(head) = read else { return };
+    assert_eq!(head.end, end, "where it ends");
     assert_eq!(split.map(|split| split.fields.len()), Some(head.fields.len()));
     let plain = Plain::read(&text[..end]);
     let expected = match (&plain.lengths[..], &plain.codings[..]) {
@@ -59,7 +64,7 @@ pub fn http_request(input: &[u8]) {
     write::request(&mut out, &head, &passport, &Rewrite::default(), "app:80", head.expects, None);
     let end = out.len();
     assert_eq!(Scan::default().run(&out), Scanned::Head(end), "one head is sent on");
-    let sent = request(&out, end, SENT).expect("what is sent on is as strict");
+    let sent = request(&out, SENT).expect("what is sent on is as strict");
     assert_eq!((sent.body, sent.method()), (head.body, head.method()));
     assert_eq!(sent.path(), head.path(), "the path that was judged");
 }
@@ -92,14 +97,20 @@ pub fn http_chunked(input: &[u8]) {
 /// # Panics
 /// When that does not hold.
 pub fn http_response(input: &[u8]) {
-    let Some((text, end)) = scanned(input) else { return };
+    let read = step(input).and_then(|(_, text)| response(text, 0));
+    let Some((text, end)) = scanned(input) else {
+        assert!(read.is_none(), "read as a head, and is none that has come");
+        return;
+    };
     let split = Split::response(text, end);
     assert_eq!(split, Split::response_by_httparse(&text[..end]), "as httparse splits it");
     assert_eq!(split, Split::response_plainly(&text[..end]), "as a plain reader splits it");
-    let Some(head) = response(text, 0, end) else { return };
+    let Some((head, read_to)) = read else { return };
+    assert_eq!(read_to, end, "where it ends");
     assert_eq!(split.map(|split| split.fields.len()), Some(head.fields.len()));
     let moved = [&[0; HEADROOM][..], text].concat();
-    let elsewhere = response(&moved, HEADROOM, HEADROOM + end).expect("the same head");
+    let (elsewhere, read_to) = response(&moved, HEADROOM).expect("the same head");
+    assert_eq!(read_to, HEADROOM + end, "where it ends");
     assert_eq!((elsewhere.framing, elsewhere.kinds), (head.framing, head.kinds.clone()));
     let plain = Plain::read(&text[..end]);
     let expected = match (&plain.lengths[..], &plain.codings[..]) {
@@ -126,7 +137,8 @@ pub fn http_response(input: &[u8]) {
     if head.fields.len() + OURS > parse::RESPONSE_FIELDS_MAX {
         return;
     }
-    let sent = response(&out, 0, out.len()).expect("what is sent on is as strict");
+    let (sent, read_to) = response(&out, 0).expect("what is sent on is as strict");
+    assert_eq!(read_to, out.len(), "one head is sent on");
     let framing = if chunked { Framing::Chunked } else { head.framing };
     assert_eq!((sent.status, sent.framing), (head.status, framing));
 }
@@ -157,15 +169,17 @@ fn scanned(input: &[u8]) -> Option<(&[u8], usize)> {
     }
 }
 
-fn request(text: &[u8], end: usize, rules: HeadRules) -> Option<Head> {
+fn request(text: &[u8], rules: HeadRules) -> Option<Head> {
     let mut head = Head::default();
     head.text = text.to_vec();
-    parse::request(&mut head, end, rules).ok().map(|()| head)
+    parse::request(&mut head, rules).ok().map(|()| head)
 }
 
-fn response(text: &[u8], from: usize, end: usize) -> Option<ResponseHead> {
+/// And where it ends.
+fn response(text: &[u8], from: usize) -> Option<(ResponseHead, usize)> {
     let mut head = ResponseHead::default();
-    parse::response(&mut head, text, from, end, false).ok().map(|()| head)
+    let end = parse::response(&mut head, text, from, false).ok()?;
+    Some((head, end))
 }
 
 /// What a head's lines say of its framing, read the plain way.

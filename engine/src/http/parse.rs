@@ -18,7 +18,8 @@ pub(crate) use request::request;
 pub(crate) use response::RESPONSE_FIELDS_MAX;
 pub(crate) use response::{ResponseHead, response};
 
-/// Looks for the end of a head while its bytes arrive, each byte once.
+/// Looks for the end of a head while its bytes arrive, each byte once. Most heads come whole: they are
+/// read at once, and only when that fails this tells one that is malformed from one that goes on.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Scan {
     /// Bytes looked at.
@@ -64,6 +65,11 @@ pub(crate) struct HeadRules {
 }
 
 impl Scan {
+    /// Nothing has been looked at yet.
+    pub(crate) const fn is_fresh(&self) -> bool {
+        self.at == 0
+    }
+
     /// Look at what has come since the last call.
     pub(crate) fn run(&mut self, text: &[u8]) -> Scanned {
         while let Some(bytes) = text.get(self.at..).and_then(<[u8]>::first_chunk) {

@@ -186,8 +186,13 @@ impl Connection {
         scan: &mut Scan,
         to_head: bool,
     ) -> Step {
-        let end = match scan.run(&buffer[HEADROOM..]) {
-            Scanned::Head(end) if end <= HEAD_BYTES_MAX => HEADROOM + end,
+        if scan.is_fresh()
+            && let Some(end) = self.read_head(buffer, to_head)
+        {
+            return Step::Head(end);
+        }
+        match scan.run(&buffer[HEADROOM..]) {
+            Scanned::Head(_) => {}
             Scanned::More if buffer.len() < HEAD_BYTES_MAX => {
                 if buffer.capacity() - buffer.len() <= SPARE {
                     buffer.reserve(SMALL);
@@ -195,15 +200,17 @@ impl Connection {
                 return Step::More;
             }
             // Too long, or no head.
-            Scanned::Head(_) | Scanned::More | Scanned::BareLf => return Step::Malformed,
-        };
-        let parsed = parse::response(&mut self.head, buffer, HEADROOM, end, to_head);
-        // Nobody asked to switch protocols: `Upgrade` is not passed on.
-        if parsed.is_err() || self.head.status == 101 {
-            return Step::Malformed;
+            Scanned::More | Scanned::BareLf => return Step::Malformed,
         }
         *scan = Scan::default();
-        Step::Head(end)
+        self.read_head(buffer, to_head).map_or(Step::Malformed, Step::Head)
+    }
+
+    /// Where the head ends that has come whole and is in order.
+    fn read_head(&mut self, buffer: &[u8], to_head: bool) -> Option<usize> {
+        let end = parse::response(&mut self.head, buffer, HEADROOM, to_head).ok()?;
+        // Nobody asked to switch protocols: `Upgrade` is not passed on.
+        (end - HEADROOM <= HEAD_BYTES_MAX && self.head.status != 101).then_some(end)
     }
 
     /// Done with an interim head that ends there.

@@ -40,17 +40,8 @@ impl Connection {
             self.current = self.worker.current();
         }
         loop {
-            match scan.run(&self.head.text) {
-                Scanned::Head(end) if end <= self.current.head_bytes => {
-                    return self.understand(end);
-                }
-                Scanned::BareLf => return bad(400, "request.malformed"),
-                // Too long: which part of it says which status.
-                Scanned::Head(_) => return self.too_long(),
-                Scanned::More if self.head.text.len() >= self.current.head_bytes => {
-                    return self.too_long();
-                }
-                Scanned::More => {}
+            if let Some(arrival) = self.look(&mut scan) {
+                return arrival;
             }
             let empty = self.head.text.is_empty();
             let Some(until) = self.watch_for_more() else { return bad(408, "request.slow") };
@@ -70,6 +61,43 @@ impl Connection {
                 self.current = self.worker.current();
             }
         }
+    }
+
+    /// Whether what has come is a head, or can't become one.
+    fn look(&mut self, scan: &mut Scan) -> Option<Arrival> {
+        let first = scan.is_fresh() && !self.head.text.is_empty();
+        let read = first.then(|| self.read());
+        if let Some(Ok(())) = read {
+            return Some(self.understood());
+        }
+        match scan.run(&self.head.text) {
+            Scanned::Head(end) if end <= self.current.head_bytes => {
+                Some(match read.unwrap_or_else(|| self.read()) {
+                    Ok(()) => self.understood(),
+                    Err(bad) => {
+                        self.watch.clear();
+                        Arrival::Bad(bad)
+                    }
+                })
+            }
+            Scanned::BareLf => Some(bad(400, "request.malformed")),
+            // Too long: which part of it says which status.
+            Scanned::Head(_) => Some(self.too_long()),
+            Scanned::More if self.head.text.len() >= self.current.head_bytes => {
+                Some(self.too_long())
+            }
+            Scanned::More => {
+                if first {
+                    self.head.forget(0);
+                }
+                None
+            }
+        }
+    }
+
+    /// Read the head that the text begins with.
+    fn read(&mut self) -> Result<(), BadHead> {
+        parse::request(&mut self.head, self.current.head_rules())
     }
 
     /// Set the deadline for what comes next. None: it has passed while a head was coming.
@@ -148,13 +176,14 @@ impl Connection {
         self.worker.buffers.give(buffer);
     }
 
-    fn understand(&mut self, end: usize) -> Arrival {
+    /// A head has been read.
+    fn understood(&mut self) -> Arrival {
+        if self.head.end > self.current.head_bytes {
+            return self.too_long();
+        }
         self.watch.clear();
         self.due = None;
-        if let Err(bad) = parse::request(&mut self.head, end, self.current.head_rules()) {
-            return Arrival::Bad(bad);
-        }
-        let here = self.head.text.len() - end;
+        let here = self.head.text.len() - self.head.end;
         self.body = match self.head.body {
             Body::Empty => BodyState::Nothing,
             Body::Length(n) if n <= here as u64 => {

@@ -40,15 +40,14 @@ impl From<BadLine> for BadResponse {
 /// More fields than any response has.
 pub(crate) const RESPONSE_FIELDS_MAX: usize = 256;
 
-/// Read the response head at `from..end` of `buffer`, into `head`. Offsets count from the
-/// buffer's start. `to_head`: the request was HEAD.
+/// Read the response head at `from` of `buffer`, into `head`: where it ends. Offsets count from the
+/// buffer's start. What has not all come is refused, too. `to_head`: the request was HEAD.
 pub(crate) fn response(
     head: &mut ResponseHead,
     buffer: &[u8],
     from: usize,
-    end: usize,
     to_head: bool,
-) -> Result<(), BadResponse> {
+) -> Result<usize, BadResponse> {
     head.fields.clear();
     head.kinds.clear();
     let mut lines = Lines::new(buffer, from);
@@ -61,7 +60,6 @@ pub(crate) fn response(
     let whole = line.version == Version::Http11 && line.reason.1 > 0;
     head.line_at = whole.then(|| offset(line.at));
     head.has_date = false;
-    head.fields_end = offset(end.saturating_sub(2));
     let mut notes = Notes::default();
     while let Some(field) = lines.field()? {
         if head.fields.len() == RESPONSE_FIELDS_MAX {
@@ -72,9 +70,8 @@ pub(crate) fn response(
         head.kinds.push(kind);
         head.fields.push(field);
     }
-    if lines.at() != end {
-        return Err(BadResponse);
-    }
+    let end = lines.at();
+    head.fields_end = offset(end.saturating_sub(2));
     if notes.nominates {
         drop_nominated(&head.fields, &mut head.kinds, buffer);
     }
@@ -88,7 +85,7 @@ pub(crate) fn response(
             Version::Http11 => !notes.close,
             Version::Http10 => notes.keep_alive && !notes.close,
         };
-    Ok(())
+    Ok(end)
 }
 
 fn drop_length(head: &mut ResponseHead, buffer: &[u8]) {
@@ -197,8 +194,19 @@ mod tests {
         for (text, to_head, expected) in table {
             let text = format!("xx{text}\r\n");
             let mut head = ResponseHead::default();
-            let got = response(&mut head, text.as_bytes(), 2, text.len(), to_head);
-            assert_eq!(got.ok().map(|()| (head.framing, head.keep_alive)), expected, "{text:?}");
+            let got = response(&mut head, text.as_bytes(), 2, to_head);
+            assert_eq!(got.ok().map(|_| (head.framing, head.keep_alive)), expected, "{text:?}");
+        }
+    }
+
+    #[test]
+    fn a_head_ends_where_its_lines_do_and_is_none_before() {
+        let text = "in front\r\nHTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n\r\n";
+        let (from, end) = ("in front".len(), text.len() - 2);
+        for came in from..=text.len() {
+            let mut head = ResponseHead::default();
+            let read = response(&mut head, &text.as_bytes()[..came], from, false).ok();
+            assert_eq!(read, (came >= end).then_some(end), "{came}");
         }
     }
 
@@ -213,7 +221,7 @@ mod tests {
         for (status, expected) in table {
             let text = format!("HTTP/1.1 {status}\r\nContent-length: 5\r\n\r\n");
             let mut head = ResponseHead::default();
-            response(&mut head, text.as_bytes(), 0, text.len(), false).unwrap();
+            response(&mut head, text.as_bytes(), 0, false).unwrap();
             assert_eq!(head.kinds, [expected], "{status}");
         }
     }
@@ -221,7 +229,7 @@ mod tests {
     proptest::proptest! {
         #[test]
         fn arbitrary_bytes_never_panic(text in proptest::collection::vec(0_u8.., 0..300)) {
-            let _ = response(&mut ResponseHead::default(), &text, 0, text.len(), false);
+            let _ = response(&mut ResponseHead::default(), &text, 0, false);
         }
     }
 }
