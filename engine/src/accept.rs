@@ -97,7 +97,7 @@ pub(crate) struct Ticket {
 
 impl Ticket {
     /// None at either bound.
-    fn take(worker: &Rc<Worker>, client: IpAddr) -> Option<Self> {
+    pub(crate) fn take(worker: &Rc<Worker>, client: IpAddr) -> Option<Self> {
         let current = worker.current();
         if worker.cells.connections_open.value() >= u64::from(current.split.clients) {
             return None;

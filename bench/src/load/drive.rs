@@ -208,7 +208,7 @@ impl<'a> Drive<'a> {
     /// A turn was in vain and took so long.
     fn looked(&mut self, lasted_ns: u64) {
         if self.phase == Phase::Window {
-            self.vain += Duration::from_nanos(lasted_ns);
+            self.vain += Duration::from_nanos(lasted_ns.min(LOOK_NS_MAX));
         }
     }
 
@@ -390,6 +390,8 @@ impl<'a> Drive<'a> {
     }
 }
 
+/// A turn in vain takes less; longer, and somebody else had the CPU meanwhile.
+const LOOK_NS_MAX: u64 = 20_000;
 const TIMER: Token = Token(usize::MAX);
 const EVENTS: usize = 1024;
 /// One read takes a whole ordinary answer, and a large one in few.

@@ -225,7 +225,68 @@ impl Places {
 
 #[cfg(test)]
 mod tests {
+    use std::net::Ipv4Addr;
+    use std::os::unix::net::UnixStream;
+
     use super::*;
+    use crate::control::fixture::fleet;
+    use crate::runtime::Wanted;
+    use crate::worker::{News, Seat};
+
+    const SECOND: Duration = Duration::from_secs(1);
+
+    /// One that rests since the beginning of time.
+    fn rest(worker: &Rc<Worker>, due: Instant) -> Rest {
+        let address = Ipv4Addr::LOCALHOST.into();
+        Rest {
+            descriptor: UnixStream::pair().unwrap().0.into(),
+            ticket: Ticket::take(worker, address).unwrap(),
+            peer: (address, 1).into(),
+            text: Box::default(),
+            first: false,
+            due,
+            since: Instant::default(),
+        }
+    }
+
+    /// Ends without saying so where an assertion fails.
+    fn who_is_due(seat: Seat) {
+        let (news, index) = (seat.news.clone(), seat.index);
+        let ran = runtime::block_on(Wanted::Auto, |driver, fallen| async move {
+            let worker = Worker::new(seat);
+            let resting = Resting::default();
+            let at = |seconds: u32| Instant::default() + SECOND * seconds;
+            assert_eq!(resting.rest(at(1)), Duration::MAX, "nobody rests");
+            for due in [5, 3, 9] {
+                let mut places = resting.places.borrow_mut();
+                places.taken.push(None);
+                let place = places.taken.len() - 1;
+                places.put(u32::try_from(place).unwrap(), rest(&worker, at(due)));
+            }
+            assert_eq!(resting.rest(at(1)), 2 * SECOND);
+            let late = |now, drain| {
+                let late = resting.places.borrow_mut().late(at(now), drain);
+                late.into_iter().map(|rest| rest.due).collect::<Vec<_>>()
+            };
+            assert_eq!(late(2, None), []);
+            assert_eq!(resting.rest(at(2)), SECOND);
+            assert_eq!(late(3, None), [at(3)]);
+            assert_eq!(resting.rest(at(3)), 2 * SECOND, "the next who is due");
+            assert_eq!(late(4, Some(5 * SECOND)), []);
+            assert_eq!(late(5, Some(5 * SECOND)), [at(5), at(9)], "silent for so long");
+            assert_eq!(resting.rest(at(5)), Duration::MAX);
+            (driver, fallen)
+        });
+        let Ok((driver, fallen)) = ran else { return };
+        let _ = news.send(News::Started { worker: index, driver, fallen });
+    }
+
+    #[tokio::test]
+    async fn who_is_due_next_is_known_whoever_has_left() {
+        let (_fleet, mut heard) = fleet(1, who_is_due).await;
+        let news = heard.recv().await;
+        assert!(matches!(news, Some(News::Started { .. })), "{news:?}");
+    }
 
     #[test]
     fn memory_is_given_back_when_a_crowd_has_come_and_not_at_every_step_of_it() {
