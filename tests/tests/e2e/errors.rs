@@ -107,6 +107,7 @@ fn an_upstream_that_talks_nonsense_is_502() {
         let sluice = Sluice::before(&origin);
         let response = sluice.client().get("/a");
         assert_eq!(response.status(), 502, "{garbage:?}");
+        assert!(response.interim.is_empty(), "passed on: {:?}", response.interim);
         well_formed(&response, 502);
     }
 }

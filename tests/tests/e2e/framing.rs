@@ -130,6 +130,31 @@ fn what_is_too_large_is_refused_with_its_own_status() {
 }
 
 #[test]
+fn a_head_that_comes_whole_is_no_longer_than_it_may_be() {
+    let origin = Origin::ok("hello");
+    let sluice = Sluice::start(Config::to(&[origin.addr()]).server("header_bytes = \"1KiB\""));
+    let head = |length: usize| {
+        let start = format!("GET /a HTTP/1.1\r\n{HOST}X-A: ");
+        let rest = length - start.len() - "\r\n\r\n".len();
+        format!("{start}{}\r\n\r\n", "a".repeat(rest))
+    };
+    let mut client = sluice.client();
+    client.send(head(1024));
+    assert_eq!(client.read_response().status(), 200);
+    // Right behind it, and by itself.
+    client.send(head(1025));
+    assert_eq!(client.read_response().status(), 431);
+    for (text, status) in [
+        (head(1025), 431),
+        (head(8000), 431),
+        (format!("GET /{} HTTP/1.1\r\n{HOST}\r\n", "a".repeat(1200)), 414),
+    ] {
+        refused(&sluice, &text, status);
+    }
+    assert_eq!(origin.requests().len(), 1);
+}
+
+#[test]
 fn a_refused_client_harms_nobody_else() {
     let origin = Origin::ok("hello");
     let sluice = Sluice::before(&origin);
