@@ -29,6 +29,10 @@ impl Cpus {
         self.0.iter().copied().find(|cpu| !is_allowed(*cpu))
     }
 
+    pub fn is_one(&self) -> bool {
+        self.0.len() == 1
+    }
+
     pub fn overlap(&self, other: &Self) -> bool {
         self.0.iter().any(|cpu| other.0.contains(cpu))
     }

@@ -68,7 +68,8 @@ pub(crate) struct Compare {
 
 impl Compare {
     pub(super) fn run(self, stop: &AtomicBool) -> Result<ExitCode> {
-        let shares = self.origin_cpu.as_ref().is_none_or(|origin| *origin == self.load_cpu);
+        let shares = self.load_cpu.is_one()
+            && self.origin_cpu.as_ref().is_none_or(|origin| *origin == self.load_cpu);
         let scenario = |preset: &Preset| Scenario {
             preset: *preset,
             rate: self.rate,

@@ -149,11 +149,11 @@ impl Origin {
                 self.drive(event.token().0, buffer);
             }
         }
-        self.wake(buffer);
+        let woke = self.wake(buffer);
         if self.crowded {
             self.accept()?;
         }
-        Ok(!events.is_empty())
+        Ok(woke || !events.is_empty())
     }
 
     fn accept(&mut self) -> io::Result<()> {
@@ -183,13 +183,14 @@ impl Origin {
         }
     }
 
-    /// Answers that are due, and whose turn it is then.
-    fn wake(&mut self, buffer: &mut [u8]) {
-        let now = clock::now_ns();
+    /// Answers that are due, and whose turn it is then; false: none is.
+    fn wake(&mut self, buffer: &mut [u8]) -> bool {
+        let (now, mut woke) = (clock::now_ns(), false);
         while let Some(&Reverse((due, (token, serial)))) = self.waiting.peek() {
             if due > now {
                 break;
             }
+            woke = true;
             self.waiting.pop();
             self.waiting.extend(self.servers.done(due).map(Reverse));
             let waiting = self.connections.get_mut(token).filter(|found| found.serial() == serial);
@@ -198,6 +199,7 @@ impl Origin {
                 self.drive(token, buffer);
             }
         }
+        woke
     }
 
     fn drive(&mut self, token: usize, buffer: &mut [u8]) {

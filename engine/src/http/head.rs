@@ -118,6 +118,12 @@ impl Head {
         }
     }
 
+    /// Forget what was read, and what memory that took: the rest may be long in coming.
+    pub(crate) fn shed(&mut self) {
+        let text = std::mem::take(&mut self.text);
+        *self = Self { text, ..Self::default() };
+    }
+
     /// A string to put a normalised path in.
     pub(crate) fn spare_path(&mut self) -> String {
         std::mem::take(&mut self.spare_path)

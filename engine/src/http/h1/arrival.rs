@@ -65,8 +65,9 @@ impl Connection {
 
     /// Whether what has come is a head, or can't become one.
     fn look(&mut self, scan: &mut Scan) -> Option<Arrival> {
-        let first = scan.is_fresh() && !self.head.text.is_empty();
-        let read = first.then(|| self.read());
+        // More than a head may be is only looked through at first: to judge it could take long.
+        let may_be_one = (1..=self.current.head_bytes).contains(&self.head.text.len());
+        let read = (scan.is_fresh() && may_be_one).then(|| self.read());
         if let Some(Ok(())) = read {
             return Some(self.understood());
         }
@@ -87,8 +88,8 @@ impl Connection {
                 Some(self.too_long())
             }
             Scanned::More => {
-                if first {
-                    self.head.forget(0);
+                if read.is_some() {
+                    self.head.shed();
                 }
                 None
             }
@@ -178,9 +179,6 @@ impl Connection {
 
     /// A head has been read.
     fn understood(&mut self) -> Arrival {
-        if self.head.end > self.current.head_bytes {
-            return self.too_long();
-        }
         self.watch.clear();
         self.due = None;
         let here = self.head.text.len() - self.head.end;

@@ -338,6 +338,21 @@ mod tests {
     }
 
     #[test]
+    fn a_part_of_a_head_leaves_nothing_behind_but_its_text() {
+        let mut head = Head::default();
+        let text = format!("GET /{} HTTP/1.1\r\nHost: a\r\nX: b\r\nY: ", "a".repeat(1000));
+        head.text.extend_from_slice(text.as_bytes());
+        assert!(request(&mut head, RULES).is_err());
+        assert!(head.fields.len() == 2 && head.raw_path().len() == 1001);
+        head.shed();
+        assert_eq!((head.fields.capacity(), head.raw_path()), (0, ""));
+        assert_eq!(head.text, text.as_bytes());
+        head.text.extend_from_slice(b"c\r\n\r\n");
+        request(&mut head, RULES).unwrap();
+        assert_eq!((head.fields.len(), head.end), (3, head.text.len()));
+    }
+
+    #[test]
     fn as_many_fields_as_the_operator_allows_are_read() {
         for (fields, fields_max, status) in
             [(1000, 1000, None), (257, 300, None), (301, 300, Some(431)), (1001, 1000, Some(431))]
