@@ -226,10 +226,11 @@ fn half_heads_that_are_not_given_up_are_told() {
 }
 
 #[test]
-fn a_missing_peer_is_skipped_aloud() {
+fn a_missing_peer_is_skipped_and_a_kernel_that_holds_up_is_told_aloud() {
     let out = folder("skipped");
     let found = bench(&[
         "compare",
+        "--urgent",
         "--peers",
         "sluice",
         "--sluice",
@@ -244,5 +245,8 @@ fn a_missing_peer_is_skipped_aloud() {
         text.contains("SKIPPED sluice: no sluice binary at /nonexistent/sluice: cargo build"),
         "{text}"
     );
+    let throttle = fs::read_to_string("/proc/sys/kernel/sched_rt_runtime_us").unwrap_or_default();
+    let warned = text.contains("the kernel will hold up what is urgent");
+    assert_eq!(warned, throttle.trim() != "-1", "{text}");
     assert!(!found.status.success());
 }

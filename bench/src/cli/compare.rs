@@ -68,8 +68,8 @@ pub(crate) struct Compare {
 
 impl Compare {
     pub(super) fn run(self, stop: &AtomicBool) -> Result<ExitCode> {
-        let shares = self.load_cpu.is_one()
-            && self.origin_cpu.as_ref().is_none_or(|origin| *origin == self.load_cpu);
+        let origin_cpu = self.origin_cpu.as_ref().unwrap_or(&self.load_cpu);
+        let together = !self.apart && is_shared(&self.proxy_cpu, &self.load_cpu, origin_cpu);
         let scenario = |preset: &Preset| Scenario {
             preset: *preset,
             rate: self.rate,
@@ -77,7 +77,7 @@ impl Compare {
             warm_up: self.warm_up,
             duration: self.duration,
             seed: self.seed,
-            together: !self.apart && shares && !self.proxy_cpu.overlap(&self.load_cpu),
+            together,
         };
         let comparison = Comparison {
             scenarios: self.scenarios.iter().map(scenario).collect(),
@@ -102,6 +102,11 @@ impl Compare {
     }
 }
 
+/// Whether load and origin have one CPU for both, and the proxy another.
+fn is_shared(proxy: &Cpus, load: &Cpus, origin: &Cpus) -> bool {
+    load.is_one() && origin == load && !proxy.overlap(load)
+}
+
 fn usual() -> Vec<&'static dyn Peer> {
     PEERS.iter().copied().filter(|peer| !peer.is_asked_for()).collect()
 }
@@ -110,4 +115,25 @@ fn peer(name: &str) -> Result<&'static dyn Peer, String> {
     let known: Vec<_> = PEERS.iter().map(|peer| peer.name()).collect();
     let found = PEERS.iter().find(|peer| peer.name() == name);
     found.copied().ok_or_else(|| format!("`{name}` is none of {}", known.join(", ")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn load_and_origin_share_a_cpu_that_is_theirs_alone() {
+        let table = [
+            ("0", "1", "1", true),
+            ("0", "1", "2", false),
+            // They have more than one thread can use.
+            ("0", "2,3", "2,3", false),
+            ("0,1", "1", "1", false),
+            ("0,1", "0,1", "0,1", false),
+        ];
+        for (proxy, load, origin, expected) in table {
+            let [p, l, o] = [proxy, load, origin].map(|text| text.parse().unwrap());
+            assert_eq!(is_shared(&p, &l, &o), expected, "{proxy} {load} {origin}");
+        }
+    }
 }

@@ -13,7 +13,7 @@ use crate::http::head::{Head, Version};
 use crate::http::target::{self, BadPath, Form};
 
 /// Read the request head at the beginning of `head.text`, where more may follow it. What has not all
-/// come is refused, too; [`Head::forget`] before another try.
+/// come is refused, too; [`Head::shed`] before another try.
 pub(crate) fn request(head: &mut Head, rules: HeadRules) -> Result<(), BadHead> {
     let text = std::mem::take(&mut head.text);
     let judged = judge(head, &text, rules);
